@@ -1,0 +1,264 @@
+"""Attach to a model: from then on every attention call goes through the project's own function.
+
+Attaching and every intervention are context managers. On leaving, the model is bit for bit what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from attnprobe.attention.backends import BACKENDS, Gating, Observer
+from attnprobe.attention.blocks import Blocks
+from attnprobe.attention.call import AttentionCall, Site, split_mask
+from attnprobe.errors import UnsupportedModelError, UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+IMPLEMENTATION = "attnprobe"
+"""Name under which the function stands in transformers' attention and mask interfaces."""
+
+GateSource = Callable[[AttentionCall], "Tensor | None"]
+"""Gives a call's gate, broadcastable to (batch, heads, queries, keys): bool, float, or None for all ones."""
+
+_sessions: WeakKeyDictionary[nn.Module, AttentionSession] = WeakKeyDictionary()
+
+# What some families hand to attention beside the formula, and this function can't honour.
+_UNSUPPORTED_ARGUMENTS = {
+    "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "indices": "sparse key selection",
+}
+
+
+class AttentionSession:
+    """A model whose attention is under control. Made by :func:`attach`.
+
+    Attributes:
+        model: the model.
+        sites: the sites that interventions reach, by depth; all of one stack.
+        blocks: the blocks that hold the sites, where states below a site can be reused; else None.
+        backend: the name of the backend in :data:`~attnprobe.attention.backends.BACKENDS`.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, backend: str) -> None:
+        self.model = model
+        self.backend = backend
+        self.sites: tuple[Site, ...] = ()
+        self.blocks: Blocks | None = None
+        self._applications: dict[nn.Module, list[Site]] = {}
+        self._calls: dict[nn.Module, int] = {}
+        self._gates: list[tuple[GateSource, bool]] = []
+        self._observers: list[Observer] = []
+        self._discoverer: Callable[[nn.Module, AttentionCall], None] | None = None
+
+    def number(self, sites: tuple[Site, ...]) -> None:
+        """Make these the sites that interventions reach."""
+        self.sites = sites
+        self._applications = {}
+        for site in sites:
+            self._applications.setdefault(site.module, []).append(site)
+
+    @property
+    def shared(self) -> bool:
+        """Whether one module is more than one site (ALBERT)."""
+        return any(len(sites) > 1 for sites in self._applications.values())
+
+    @contextmanager
+    def gate(self, source: GateSource, *, renormalise: bool = True) -> Iterator[None]:
+        """Gate the probabilities of every site.
+
+        Several gates multiply. A boolean gate removes cells: what is left of a row is renormalised, whatever
+        ``renormalise`` says, since softmax never sees them.
+
+        Args:
+            source: called once a site and forward pass.
+            renormalise: whether rows under float gates are divided by their sum.
+        """
+        self._gates.append((source, renormalise))
+        try:
+            yield
+        finally:
+            self._gates.remove((source, renormalise))
+
+    @contextmanager
+    def observe(self, observer: Observer) -> Iterator[None]:
+        """Show every site's call and its probabilities (batch, heads, queries, keys), after gates, before dropout.
+
+        The probabilities are part of the graph: a hook on them receives g v^T, the gradient of each cell.
+        """
+        self._observers.append(observer)
+        try:
+            yield
+        finally:
+            self._observers.remove(observer)
+
+    def _start_pass(self, *_: Any) -> None:
+        self._calls.clear()
+        if self.shared and self.model.training and getattr(self.model, "is_gradient_checkpointing", False):
+            raise UnsupportedModelError(
+                "a model whose layers are shared can't be trained with gradient checkpointing here: "
+                "recomputation calls its one attention module out of order; switch gradient checkpointing off"
+            )
+
+    def site(self, module: nn.Module) -> Site | None:
+        """The site of the call of a module that is under way; None where interventions don't reach."""
+        sites = self._applications.get(module)
+        if sites is None:
+            return None
+        application = self._calls.get(module, 0)
+        self._calls[module] = application + 1
+        return sites[application % len(sites)]
+
+    def _gating(self, call: AttentionCall) -> Gating:
+        hard: Tensor | None = None
+        soft: Tensor | None = None
+        renormalise = True
+        for source, renormalised in self._gates:
+            gate = source(call)
+            if gate is None:
+                continue
+            if gate.dtype == torch.bool:
+                hard = gate if hard is None else hard & gate
+            else:
+                soft = gate if soft is None else soft * gate
+                renormalise = renormalise and renormalised
+        return Gating(closed_or_open=hard, soft=soft, renormalise=renormalise)
+
+    def compute(self, module: nn.Module, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Compute one call with the interventions in force."""
+        if self._discoverer is not None:
+            self._discoverer(module, call)
+        if self._applications.get(module) is None:
+            return BACKENDS[self.backend](call, Gating(), [])
+        return BACKENDS[self.backend](call, self._gating(call), self._observers)
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The one attention function, in the form transformers' ``AttentionInterface`` asks for.
+
+    Returns:
+        The output (batch, queries, heads, value_dim) and, from the eager backend, the probabilities.
+
+    Raises:
+        UnsupportedModelError: the model hands over something the formula has no place for.
+    """
+    session = _sessions.get(module)
+    if session is None:
+        raise UnsupportedModelError(
+            f"attention of {type(module).__name__} was called outside of an attached model; "
+            "call the model inside `attach(model)`"
+        )
+    for name, meaning in _UNSUPPORTED_ARGUMENTS.items():
+        if kwargs.get(name) is not None:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} uses {meaning} ({name}), which is not supported"
+            )
+    valid, bias = split_mask(attention_mask, query, key.shape[-2])
+    if position_bias is not None:
+        bias = position_bias if bias is None else position_bias + bias
+    call = AttentionCall(
+        site=session.site(module) or _unnumbered(module, query, key),
+        query=query,
+        key=key,
+        value=value,
+        valid=valid,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        bias=bias,
+        softcap=softcap,
+        dropout=dropout if module.training else 0.0,
+    )
+    output, probabilities = session.compute(module, call)
+    return output.transpose(1, 2).contiguous(), probabilities
+
+
+def _unnumbered(module: nn.Module, query: Tensor, key: Tensor) -> Site:
+    """A place holder for a call that is none of the session's sites (discovery, cross-attention)."""
+    return Site(
+        index=-1,
+        name="",
+        module=module,
+        application=0,
+        heads=query.shape[1],
+        kv_heads=key.shape[1],
+        head_dim=query.shape[-1],
+        causal=False,
+    )
+
+
+@contextmanager
+def switched(model: PreTrainedModel, *, backend: str = "eager") -> Iterator[AttentionSession]:
+    """Route a model's attention through :func:`attention`, without yet knowing its sites."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    if backend not in BACKENDS:
+        raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    if any(module in _sessions for module in model.modules()):
+        raise UsageError("the model is attached already; leave the first `attach` before the second")
+    AttentionInterface.register(IMPLEMENTATION, attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, _boolean_mask)
+    session = AttentionSession(model, backend=backend)
+    with ExitStack() as stack:
+        for config, implementation in _implementations(model):
+            stack.callback(setattr, config, "_attn_implementation_internal", implementation)
+        for module in model.modules():
+            _sessions[module] = session
+            stack.callback(_sessions.pop, module, None)
+        stack.callback(model.register_forward_pre_hook(session._start_pass).remove)
+        with quiet_transformers():
+            model.set_attn_implementation(IMPLEMENTATION)
+        yield session
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' own warnings from stderr; what matters in them is an error or a note here."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _implementations(model: PreTrainedModel) -> list[tuple[Any, Any]]:
+    """Every configuration that names an attention implementation, with the name."""
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    for config in list(configs.values()):
+        for name in getattr(config, "sub_configs", {}):
+            sub = getattr(config, name, None)
+            if sub is not None:
+                configs[id(sub)] = sub
+    return [
+        (config, config._attn_implementation_internal)
+        for config in configs.values()
+        if hasattr(config, "_attn_implementation_internal")
+    ]
+
+
+def _boolean_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """transformers' boolean mask, always made: skipped, an unpadded causal batch would have no mask at all."""
+    from transformers.masking_utils import sdpa_mask
+
+    kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    mask: Tensor | None = sdpa_mask(*args, **kwargs)
+    return mask
