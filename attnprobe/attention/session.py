@@ -17,6 +17,7 @@ from attnprobe.attention.backends import BACKENDS, Gating, Observer
 from attnprobe.attention.blocks import Blocks
 from attnprobe.attention.call import AttentionCall, Site, split_mask
 from attnprobe.errors import UnsupportedModelError, UsageError
+from attnprobe.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -225,19 +226,6 @@ def switched(model: PreTrainedModel, *, backend: str = "eager") -> Iterator[Atte
         with quiet_transformers():
             model.set_attn_implementation(IMPLEMENTATION)
         yield session
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' own warnings from stderr; what matters in them is an error or a note here."""
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def _implementations(model: PreTrainedModel) -> list[tuple[Any, Any]]:

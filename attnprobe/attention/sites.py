@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from attnprobe.attention.blocks import Blocks, find_blocks
 from attnprobe.attention.call import AttentionCall, Site
-from attnprobe.attention.session import AttentionSession, quiet_transformers, switched
-from attnprobe.errors import UnsupportedModelError
+from attnprobe.attention.session import AttentionSession, switched
+from attnprobe.errors import AttnProbeError, UnsupportedModelError
+from attnprobe.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,10 +40,16 @@ def attach(model: PreTrainedModel, *, backend: str = "eager") -> Iterator[Attent
         UnsupportedModelError: the model's attention never calls the interface, or is not reproduced.
         UsageError: unknown backend, or the model is attached already.
     """
-    inputs = example_inputs(model)
     with switched(model, backend=backend) as session:
         with evaluating(model):
-            _discover(session, example_inputs(model))
+            try:
+                _discover(session, example_inputs(model))
+            except (ValueError, TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
+                if isinstance(error, AttnProbeError):
+                    raise
+                raise UnsupportedModelError(
+                    f"{type(model).__name__} can't be run on made-up tokens, so its attention can't be found: {error}"
+                ) from error
         yield session
 
 
@@ -85,7 +92,7 @@ def example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     Raises:
         UnsupportedModelError: the model takes neither token ids nor pixel values.
     """
-    config, device = model.config, model.device
+    config, device = model.config.get_text_config(), model.device
     if model.main_input_name == "pixel_values":
         size, channels = getattr(config, "image_size", 224), getattr(config, "num_channels", 3)
         height, width = (size, size) if isinstance(size, int) else size

@@ -1,0 +1,125 @@
+"""Metric and loss of a checkpoint as it is, or with some of its attention closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnprobe.attention import AttentionCall, AttentionSession, attach, evaluating
+from attnprobe.data.positions import REGIONS, UNIONS, Positions, class_map, membership, partition
+from attnprobe.data.sources import DataOptions
+from attnprobe.importance.context import first_output, to_numpy
+from attnprobe.masks.patterns import pattern_mask
+from attnprobe.metrics import METRICS
+from attnprobe.objectives import Prepared
+from attnprobe.options import GateOptions, ModelOptions
+from attnprobe.statistics import metric_interval
+from attnprobe.workbench import Workbench, prepare
+
+
+def evaluate(name: str, *, data: DataOptions, model: ModelOptions, gates: GateOptions) -> dict[str, Any]:
+    """Score a checkpoint on data, gated as asked.
+
+    Returns:
+        ``metric_name``, ``metric`` with its interval ``ci_low`` and ``ci_high``, ``loss`` (mean over examples),
+        ``examples``; and the divergence from the dense model, the share of valid cells closed, what was measured.
+
+    Raises:
+        AttnProbeError: see :func:`~attnprobe.workbench.prepare`; UsageError for an unknown class or pattern.
+    """
+    bench = prepare(name, data, model)
+    with attach(bench.checkpoint.model, backend=gates.backend) as session, evaluating(bench.checkpoint.model):
+        causal = session.sites[0].causal
+        _require_known(gates.drop, causal)
+        scores = _score_batches(bench, session, gates, model.per_device_batch_size, causal=causal)
+        identity = bench.identity(session.sites)
+    order = np.argsort(scores["rows"])
+    predictions, references = scores["prediction"][order], scores["reference"][order]
+    if predictions.shape[1] == 1:
+        predictions = predictions[:, 0]
+    metrics = {metric: METRICS[metric].compute(predictions, references) for metric in bench.objective.metrics}
+    first = bench.objective.metrics[0]
+    low, high = metric_interval(
+        METRICS[first].compute, predictions, references, resamples=gates.resamples, seed=model.seed
+    )
+    return {
+        "metric_name": first,
+        "metric": metrics[first],
+        "ci_low": low,
+        "ci_high": high,
+        "loss": float(np.nanmean(scores["loss"])),
+        "loss_unit": bench.objective.loss_unit,
+        "divergence": float(np.nanmean(scores["divergence"])),
+        "divergence_unit": bench.objective.divergence_unit,
+        "examples": len(order),
+        "metrics": metrics,
+        "drop": list(gates.drop),
+        "pattern": gates.pattern,
+        "pattern_window": gates.pattern_window if gates.pattern else None,
+        "cell_sparsity": float(scores["closed"].sum() / scores["valid"].sum()),
+        **identity,
+        "warnings": list(bench.warnings),
+    }
+
+
+def _score_batches(
+    bench: Workbench, session: AttentionSession, gates: GateOptions, batch_size: int, *, causal: bool
+) -> dict[str, Any]:
+    objective, columns = bench.objective, []
+    gated = bool(gates.drop or gates.pattern)
+    for batch in bench.batches(bench.encoded.plan(batch_size)):
+        prepared = objective.prepare(batch)
+        at = bench.positions(batch, causal=causal, window=gates.window)
+        keep = _kept(at, gates)
+        with torch.no_grad():
+            dense = _scored(bench, prepared) if gated or objective.kind == "fidelity" else None
+            with session.gate(_everywhere(keep)):
+                output = _scored(bench, prepared)
+            prepared = prepared.with_dense(output if dense is None else dense)
+            columns.append(
+                {
+                    "rows": batch.indices.cpu().numpy(),
+                    "loss": to_numpy(objective.loss(output, prepared)),
+                    "divergence": to_numpy(objective.divergence(output, prepared)),
+                    "prediction": to_numpy(objective.predictions(output, prepared)),
+                    "reference": to_numpy(objective.references(prepared)),
+                    "closed": to_numpy((at.valid & ~keep).sum((1, 2))),
+                    "valid": to_numpy(at.valid.sum((1, 2))),
+                }
+            )
+    return {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
+
+
+def _scored(bench: Workbench, prepared: Prepared) -> Tensor:
+    return bench.objective.output(first_output(bench.checkpoint.model, prepared.inputs), prepared)
+
+
+def _everywhere(keep: Tensor) -> Any:
+    def gate(call: AttentionCall) -> Tensor | None:
+        del call
+        return None if bool(keep.all()) else keep.unsqueeze(1)
+
+    return gate
+
+
+def _require_known(names: tuple[str, ...], causal: bool) -> None:
+    membership([name for name in names if name not in REGIONS], causal)
+
+
+def _kept(at: Positions, gates: GateOptions) -> Tensor:
+    """Cells that stay open: bool (batch, queries, keys)."""
+    keep = torch.ones_like(at.valid)
+    if gates.pattern:
+        keep &= pattern_mask(gates.pattern, at, reach=gates.pattern_window)
+    classes = list(partition(at.causal))
+    cells = class_map(at)
+    for name in gates.drop:
+        if name in REGIONS:
+            keep &= ~REGIONS[name](at)
+        else:
+            members = [classes.index(member) for member in UNIONS.get(name, (name,)) if member in classes]
+            keep &= ~torch.isin(cells, torch.tensor(members, device=cells.device))
+    return keep

@@ -1,0 +1,82 @@
+"""Options that commands share, as the library takes them. Knows no torch, so that help is shown at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from attnprobe.errors import UsageError
+
+OBJECTIVES = ("auto", "task", "lm", "fidelity")
+POOLINGS = ("auto", "mean", "cls", "tokens")
+BACKENDS = ("eager", "sdpa")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """How a checkpoint is opened and scored. The metadata's `help` is shown by the command line.
+
+    Raises:
+        UsageError: an option that cannot be meant.
+    """
+
+    objective: str = field(
+        default="auto",
+        metadata={
+            "help": "What the checkpoint should keep: the task's loss, the language-model loss, or fidelity to the "
+            "dense model. auto: what its trained head allows.",
+            "choices": OBJECTIVES,
+        },
+    )
+    pooling: str = field(
+        default="auto",
+        metadata={
+            "help": "Which embedding fidelity compares when there is no head: pooled (mean, cls) or every token's. "
+            "auto: as the checkpoint states, else tokens.",
+            "choices": POOLINGS,
+        },
+    )
+    max_length: int | None = field(
+        default=None,
+        metadata={"help": "Longest input in tokens, special ones included. [default: the model's, at most 128]"},
+    )
+    per_device_batch_size: int = field(default=32, metadata={"help": "Examples in a batch."})
+    seed: int = field(default=0, metadata={"help": "Seed of everything that is drawn."})
+    device: str = field(default="cpu", metadata={"help": "cpu, cuda or cuda:N."})
+    dtype: str = field(default="float32", metadata={"help": "float32, bfloat16, float16 or float64."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run Python code that comes with the checkpoint."})
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"--objective must be one of {', '.join(OBJECTIVES)}, not {self.objective!r}")
+        if self.pooling not in POOLINGS:
+            raise UsageError(f"--pooling must be one of {', '.join(POOLINGS)}, not {self.pooling!r}")
+        if self.max_length is not None and self.max_length < 1:
+            raise UsageError(f"--max-length must be at least 1, not {self.max_length}")
+        if self.per_device_batch_size < 1:
+            raise UsageError(f"--per-device-batch-size must be at least 1, not {self.per_device_batch_size}")
+        if self.seed < 0:
+            raise UsageError(f"--seed must be 0 or more, not {self.seed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOptions:
+    """What is closed at every site and head. The metadata's `help` is shown by the command line."""
+
+    drop: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "Remove a position class, a union, or a region "
+            "(cls_column, cls_row, sep_column, sep_row: with their cells of the diagonal). Repeatable."
+        },
+    )
+    pattern: str | None = field(
+        default=None, metadata={"help": "Keep only the cells of a fixed pattern: window, star."}
+    )
+    pattern_window: int = field(default=1, metadata={"help": "Reach of the pattern's window, in tokens."})
+    window: int = field(default=4, metadata={"help": "Reach of the class `neighbour`, in tokens."})
+    backend: str = field(default="eager", metadata={"help": "eager or sdpa."})
+    resamples: int = field(default=1000, metadata={"help": "Bootstrap resamples behind the 95 % interval."})
+
+    def __post_init__(self) -> None:
+        if self.resamples < 10:
+            raise UsageError(f"--resamples must be at least 10, not {self.resamples}")

@@ -1,0 +1,50 @@
+"""What commands say: results on stdout, logs on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"attnprobe: {record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+
+
+def log_to_stderr() -> None:
+    """Send the library's log to stderr, a line each."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    logger = logging.getLogger("attnprobe")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def silence() -> None:
+    """Keep the log to errors."""
+    logging.getLogger("attnprobe").setLevel(logging.ERROR)
+
+
+def print_json(value: Any) -> None:
+    """Print a result as JSON on stdout; NaN, which JSON has no word for, as null."""
+    click.echo(json.dumps(_without_nan(value), indent=2, ensure_ascii=False, default=str))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def default_folder(command: str, checkpoint: str) -> Path:
+    """`runs/COMMAND-CKPT`, named after the last part of the checkpoint's path or id."""
+    name = re.sub(r"[^\w.-]+", "-", Path(checkpoint).name or "checkpoint")
+    return Path("runs") / f"{command}-{name}"
