@@ -189,15 +189,22 @@ def _readable_record(path: Path) -> dict[str, Any]:
 def _require_same(path: Path, earlier: Mapping[str, Any], command: str, now: Mapping[str, Any]) -> None:
     if earlier["command"] != command:
         raise UsageError(f"{path} holds a run of `{earlier['command']}`, not of `{command}`")
+    flat_then, flat_now = _flat({group: earlier.get(group) for group in now}), _flat(now)
     differing = [
-        f"{key}: {was.get(key)!r} then, {is_.get(key)!r} now"
-        for group in now
-        for was, is_ in [(earlier.get(group) or {}, now[group])]
-        for key in sorted({*was, *is_})
-        if was.get(key) != is_.get(key)
+        f"{key}: {flat_then.get(key)!r} then, {flat_now.get(key)!r} now"
+        for key in sorted({*flat_then, *flat_now})
+        if flat_then.get(key) != flat_now.get(key)
     ]
     if differing:
         raise UsageError(f"{path} holds a run with other arguments ({'; '.join(differing)}); it can't be resumed")
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Two levels of a record as one: ``data`` and ``limit`` become ``data.limit``."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
 
 
 def read_run(path: Path) -> RunFolder:

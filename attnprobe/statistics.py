@@ -43,9 +43,7 @@ class Estimate:
 
     def part(self, figures: slice) -> Estimate:
         """Some of the figures."""
-        return Estimate(
-            value=self.value[figures], replicates=self.replicates[figures], examples=self.examples[figures]
-        )
+        return Estimate(value=self.value[figures], replicates=self.replicates[figures], examples=self.examples[figures])
 
     def over(self, other: Estimate) -> Estimate:
         """The ratio of two means, paired resample by resample; NaN where the divisor is 0."""

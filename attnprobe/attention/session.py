@@ -169,9 +169,7 @@ def attention(
         )
     for name, meaning in _UNSUPPORTED_ARGUMENTS.items():
         if kwargs.get(name) is not None:
-            raise UnsupportedModelError(
-                f"{type(module).__name__} uses {meaning} ({name}), which is not supported"
-            )
+            raise UnsupportedModelError(f"{type(module).__name__} uses {meaning} ({name}), which is not supported")
     valid, bias = split_mask(attention_mask, query, key.shape[-2])
     if position_bias is not None:
         bias = position_bias if bias is None else position_bias + bias

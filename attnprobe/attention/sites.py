@@ -64,9 +64,7 @@ def _discover(session: AttentionSession, inputs: dict[str, Tensor]) -> None:
         session.blocks = blocks
 
 
-def _resumes_exactly(
-    model: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], whole: list[Tensor]
-) -> bool:
+def _resumes_exactly(model: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], whole: list[Tensor]) -> bool:
     """Whether passes resumed at the middle and at the last site give the whole pass bit for bit."""
     with blocks.recorded() as states:
         _outputs(model, inputs)
@@ -121,9 +119,7 @@ def _token_rows(config: Any, length: int) -> Tensor:
     special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "mask", "image")}
     flat = {i for s in special for i in (s if isinstance(s, list) else [s])}
     ordinary = [i for i in range(config.vocab_size) if i not in flat]
-    ids = torch.tensor(
-        [[ordinary[(5 + 3 * i + 2 * row) % len(ordinary)] for i in range(length)] for row in (0, 1)]
-    )
+    ids = torch.tensor([[ordinary[(5 + 3 * i + 2 * row) % len(ordinary)] for i in range(length)] for row in (0, 1)])
     eos = getattr(config, "eos_token_id", None)
     eos = eos[0] if isinstance(eos, list) and eos else eos
     if isinstance(eos, int) and 0 <= eos < config.vocab_size:
@@ -132,9 +128,7 @@ def _token_rows(config: Any, length: int) -> Tensor:
     return ids
 
 
-def _record_calls(
-    session: AttentionSession, inputs: dict[str, Tensor]
-) -> list[tuple[nn.Module, AttentionCall]]:
+def _record_calls(session: AttentionSession, inputs: dict[str, Tensor]) -> list[tuple[nn.Module, AttentionCall]]:
     calls: list[tuple[nn.Module, AttentionCall]] = []
     session._discoverer = lambda module, call: calls.append((module, call))
     try:
@@ -155,9 +149,7 @@ def _self_attention(model: PreTrainedModel, calls: list[tuple[nn.Module, Attenti
     Of a model with encoder and decoder these are the encoder's: its decoder reads other tokens.
     """
     names = {module: name for name, module in model.named_modules()}
-    encoder = (
-        set(model.get_encoder().modules()) if getattr(model.config, "is_encoder_decoder", False) else set()
-    )
+    encoder = set(model.get_encoder().modules()) if getattr(model.config, "is_encoder_decoder", False) else set()
     applications: Counter[nn.Module] = Counter()
     sites: list[Site] = []
     for module, call in calls:
@@ -178,9 +170,7 @@ def _self_attention(model: PreTrainedModel, calls: list[tuple[nn.Module, Attenti
         applications[module] += 1
         sites.append(site)
     if not sites:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has no self-attention, only attention across sequences"
-        )
+        raise UnsupportedModelError(f"{type(model).__name__} has no self-attention, only attention across sequences")
     return tuple(sites)
 
 

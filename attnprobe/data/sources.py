@@ -142,7 +142,6 @@ class Examples:
             unlabelled=sum(map(_unlabelled, rows)),
         )
 
-
     def labelled(self) -> Examples:
         """The rows that have a label."""
         keep = [row for row, label in enumerate(self.labels or ()) if not _unlabelled(label)]

@@ -122,7 +122,9 @@ class _Builder:
         """Class, site, head or offset of each figure of a level, and its cells in the data."""
         axes, shape = LEVELS[level], self.layout.shape(level)
         index = dict(zip(axes, np.indices(shape).reshape(len(shape), -1), strict=True))
-        columns: dict[str, Any] = {axis: pd.array(index[axis], dtype="Int64") for axis in axes if axis in ("site", "head")}
+        columns: dict[str, Any] = {
+            axis: pd.array(index[axis], dtype="Int64") for axis in axes if axis in ("site", "head")
+        }
         if "class" in index:
             columns["position_class"] = np.asarray(self.layout.classes, dtype=object)[index["class"]]
         if "offset" in index:
