@@ -187,7 +187,7 @@ class TokenTask(Objective):
         chosen = super().rows(replace(prepared, dense=None), rows)
         if prepared.dense is None or prepared.labels is None:
             return chosen
-        by_example = prepared.dense.split((prepared.labels != -100).sum(1).tolist())
+        by_example = torch.split(prepared.dense, (prepared.labels != -100).sum(1).tolist())
         return chosen.with_dense(torch.cat([by_example[row] for row in rows.tolist()]))
 
     def _counts(self, right: Tensor, scored: Tensor) -> Tensor:
@@ -218,7 +218,9 @@ class SpanTask(TokenTask):
         scored = prepared.labels != -100
         sizes = scored.sum(1).tolist()
         counts = []
-        for found, gold in zip(output.argmax(-1).split(sizes), prepared.labels[scored].split(sizes), strict=True):
+        for found, gold in zip(
+            torch.split(output.argmax(-1), sizes), torch.split(prepared.labels[scored], sizes), strict=True
+        ):
             predicted, true = (spans([self.tags[tag] for tag in tags.tolist()]) for tags in (found, gold))
             counts.append([len(predicted & true), len(predicted), len(true)])
         return torch.tensor(counts, device=output.device).reshape(len(sizes), 3)
@@ -382,7 +384,5 @@ class EmbeddingFidelity(Fidelity):
         unit = functional.normalize(output.detach(), dim=-1)
         signs = torch.randint(0, 2, output.shape, generator=generator).to(output) * 2 - 1
         tangent = signs - (signs * unit).sum(-1, keepdim=True) * unit
-        along = (tangent * output).sum(-1) / output.detach().norm(dim=-1)
-        if self.pooling != "tokens":
-            return along[:, 0]
-        return (along * self._weights(prepared).sqrt()).sum(1)
+        along: Tensor = (tangent * output).sum(-1) / output.detach().norm(dim=-1)  # type: ignore[no-untyped-call]
+        return along[:, 0] if self.pooling != "tokens" else (along * self._weights(prepared).sqrt()).sum(1)

@@ -126,6 +126,7 @@ def open_run(
     identity: Mapping[str, Any],
     files: Sequence[str],
     mode: Mode,
+    command_line: str | None = None,
 ) -> RunFolder:
     """Make or take up a run folder.
 
@@ -137,6 +138,7 @@ def open_run(
         files: what the run will leave; what ``overwrite`` may remove.
         mode: ``new`` refuses a folder that is not empty; ``overwrite`` empties an earlier *run's* folder and nothing
             else; ``resume`` goes on with a run of the same arguments and identity, and starts one where there is none.
+        command_line: what the user typed.
 
     Raises:
         RunFolderError: the folder can't be written, or is not the earlier run it would have to be.
@@ -165,6 +167,7 @@ def open_run(
         "schema_version": SCHEMA_VERSION,
         "command": command,
         "status": "running",
+        **({"command_line": command_line} if command_line else {}),
         "arguments": arguments,
         **identity,
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},

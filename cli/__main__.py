@@ -1,3 +1,3 @@
-from attnprobe.cli import main
+from . import main
 
 main()

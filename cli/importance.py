@@ -12,7 +12,7 @@ from attnprobe.importance.options import ImportanceOptions
 from attnprobe.options import ModelOptions
 
 from .options import build, config_option, options_of, run_folder_options, run_mode
-from .output import default_folder, print_json, silence
+from .output import default_folder, print_json, silence, typed
 
 
 @click.command(name="importance")
@@ -45,7 +45,16 @@ def command(
     from attnprobe.importance.run import run_importance
     from attnprobe.report import headline
 
-    run = run_importance(checkpoint, data=data, model=model, options=options, output_dir=folder, mode=mode, quiet=quiet)
+    run = run_importance(
+        checkpoint,
+        data=data,
+        model=model,
+        options=options,
+        output_dir=folder,
+        mode=mode,
+        quiet=quiet,
+        command_line=typed(),
+    )
     finding, report = headline(run.path), run.path / "report.html"
     if as_json:
         print_json({"run": str(run.path), "report": str(report), "finding": finding})

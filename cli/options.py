@@ -59,7 +59,12 @@ def _option(described: Field[Any], hint: Any) -> Callable[[Function], Function]:
     if hint == tuple[str, ...]:
         shown = ",".join(default) if default else None
         return click.option(
-            flag, name, type=CommaList(), default=None, metavar="NAME,...", help=_with_default(help_text, shown)
+            flag,
+            name,
+            type=click.UNPROCESSED,
+            callback=_names,
+            metavar="NAME,...",
+            help=_with_default(help_text, shown),
         )
     kind: Any = click.Choice(choices) if choices else _scalar(hint)
     shown = None if default is None else str(default)
@@ -79,15 +84,13 @@ def _scalar(hint: Any) -> Any:
     raise AssertionError(f"no option type for {hint}")
 
 
-class CommaList(click.ParamType):
+def _names(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[str, ...] | None:
     """Names separated by commas; a list from a configuration file as it is."""
-
-    name = "names"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        del param, ctx
-        names = value.split(",") if isinstance(value, str) else value
-        return tuple(name.strip() for name in names if name.strip())
+    del context, parameter
+    if value is None:
+        return None
+    names = value.split(",") if isinstance(value, str) else value
+    return tuple(str(name).strip() for name in names if str(name).strip())
 
 
 def config_option(function: Function) -> Function:

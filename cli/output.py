@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,13 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_nan(inner) for inner in value]
     return None if isinstance(value, float) and value != value else value
+
+
+def typed() -> str | None:
+    """The command line of this process; None when the command was not started from a shell."""
+    if Path(sys.argv[0]).stem != "attnprobe":
+        return None
+    return shlex.join(["attnprobe", *sys.argv[1:]])
 
 
 def default_folder(command: str, checkpoint: str) -> Path:

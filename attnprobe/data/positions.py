@@ -7,7 +7,7 @@ padding give the same classes. Position classes after Shi et al. 2021 (SparseBER
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,6 +40,18 @@ class Positions:
     causal: bool = False
     window: int = 4
     include_special: bool = True
+
+    def rows(self, rows: Tensor) -> Positions:
+        """The positions of some rows of the batch."""
+        return replace(
+            self,
+            token=self.token[rows],
+            index=self.index[rows],
+            cls=self.cls[rows],
+            sep=self.sep[rows],
+            special=self.special[rows],
+            segments=None if self.segments is None else self.segments[rows],
+        )
 
     @property
     def offset(self) -> Tensor:

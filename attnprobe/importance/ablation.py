@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from attnprobe.attention import AttentionCall
+from attnprobe.attention.blocks import State
 from attnprobe.importance.context import Context, Item, Measurement, to_numpy
 from attnprobe.importance.controls import matched_offset, matched_random
 
@@ -28,8 +29,10 @@ class _Ablation:
         self.context, self.item = context, item
         self.dense_loss = self._loss(item.prepared.dense)
         blocks = context.session.blocks
-        with blocks.recorded() if blocks else nullcontext([]) as self.states:
-            context.forward(item.prepared)
+        self.states: list[State] = []
+        if blocks is not None:
+            with blocks.recorded() as self.states:
+                context.forward(item.prepared)
         self.results: dict[str, Tensor] = {}
 
     def _loss(self, output: Tensor | None) -> Tensor:
@@ -51,9 +54,8 @@ class _Ablation:
             return keep if site is None or call.site.index == site else None
 
         session = self.context.session
-        reuse = session.blocks is not None and site is not None
-        resumed = session.blocks.resumed(site, self.states) if reuse and session.blocks and site else nullcontext()
-        with session.gate(gate), resumed:
+        reused = session.blocks.resumed(site, self.states) if session.blocks and site is not None else nullcontext()
+        with session.gate(gate), reused:
             output = self.context.forward(self.item.prepared)
         objective, prepared = self.context.objective, self.item.prepared
         return {
@@ -96,7 +98,8 @@ class _Ablation:
             if key not in self.results:
                 self.results[key] = torch.full(shape, torch.nan, dtype=torch.float32, device=value.device)
             value = value.float().masked_fill(~present.view(-1, *[1] * (value.dim() - 1)), torch.nan)
-            self.results[key][(slice(None), *place)] = value
+            where: tuple[slice | int, ...] = (slice(None), *place)
+            self.results[key][where] = value
 
 
 def measure(context: Context, item: Item) -> Measurement:

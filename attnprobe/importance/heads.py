@@ -23,16 +23,20 @@ from attnprobe.importance.layout import Layout
 from attnprobe.statistics import Estimate
 
 BINS = 256
-"""Bins of the histogram from which quartiles of row entropies are read, between 0 and ``ENTROPY_LIMIT`` nats."""
+"""Bins of the histogram from which quartiles of row entropies are read: even in the root of the entropy, so that
+heads which attend to one token are told apart."""
 
 ENTROPY_LIMIT = math.log(32768)
+"""Upper end of the histogram in nats: uniform attention over 32,768 keys."""
+
 MATCHED_EXAMPLES = 4
 """Examples of every batch on which heads are matched: all pairs of heads are compared, which is costly."""
 
 
 def row_entropy(p: Tensor) -> Tensor:
     """Entropy of each row in nats: (..., queries, keys) to (..., queries). 0 log 0 = 0."""
-    return torch.special.entr(p).sum(-1)
+    entropy: Tensor = torch.special.entr(p).sum(-1)
+    return entropy
 
 
 class HeadStatistics:
@@ -64,7 +68,7 @@ class HeadStatistics:
             self.entropy[name][:, site] = _row_mean(entropy, rows)
             self.normalised[name][:, site] = _row_mean(share, rows & (self._log_keys > 0))
             kept = entropy.transpose(0, 1)[:, rows].cpu().double().numpy()
-            bins = np.clip((kept / ENTROPY_LIMIT * BINS).astype(np.int64), 0, BINS - 1)
+            bins = np.clip((np.sqrt(kept / ENTROPY_LIMIT) * BINS).astype(np.int64), 0, BINS - 1)
             for head, of_head in enumerate(bins):
                 self.histogram[name][site, head] += np.bincount(of_head, minlength=BINS)
         if self._below is not None:
@@ -147,7 +151,7 @@ def quantiles(histogram: NDArray[np.int64], shares: tuple[float, ...]) -> list[N
         inside = np.take_along_axis(histogram, index, -1)
         before = np.take_along_axis(cumulative, index, -1) - inside
         fraction = np.divide(target - before, inside, out=np.full(index.shape, np.nan), where=inside > 0)
-        found.append(((index + fraction) * ENTROPY_LIMIT / histogram.shape[-1])[..., 0])
+        found.append((((index + fraction) / histogram.shape[-1]) ** 2 * ENTROPY_LIMIT)[..., 0])
     return found
 
 

@@ -15,7 +15,6 @@ from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from attnprobe.attention import AttentionCall
-from attnprobe.data.positions import Positions
 from attnprobe.importance.cells import Cells
 from attnprobe.importance.context import Arrays, Context, Item, Measurement, to_numpy
 from attnprobe.importance.taylor import frozen
@@ -33,7 +32,7 @@ def _parts(context: Context, item: Item) -> Iterator[Tensor]:
     layout = context.layout
     cells = layout.sites * layout.heads * tokens**2
     size = max(1, min(context.options.internal_batch_size, context.options.max_cells // cells))
-    return iter(torch.arange(batch, device=item.cells.map.device).split(size))
+    yield from torch.split(torch.arange(batch, device=item.cells.map.device), size)
 
 
 def _attribute(context: Context, item: Item, rows: Tensor) -> Arrays:
@@ -65,7 +64,7 @@ def _attribute(context: Context, item: Item, rows: Tensor) -> Arrays:
             return_convergence_delta=True,
         )
     total = attributions.double().sum((1, 2, 3, 4))
-    levels = _by_level(-attributions.detach(), Cells(_rows_of(item.cells.at, rows), layout))
+    levels = _by_level(-attributions.detach(), Cells(item.cells.at.rows(rows), layout))
     return levels | {
         "completeness/gap": to_numpy(delta),
         "completeness/total": to_numpy(total - delta),  # what the loss changed by, from all closed to all open
@@ -87,10 +86,3 @@ def _by_level(effects: Tensor, cells: Cells) -> Arrays:
         "offset": offset,
     }
     return {f"{level}/loss": to_numpy(values) for level, values in levels.items()}
-
-
-def _rows_of(at: Positions, rows: Tensor) -> Positions:
-    from dataclasses import fields, replace
-
-    tensors = {f.name: getattr(at, f.name) for f in fields(at)}
-    return replace(at, **{name: value[rows] for name, value in tensors.items() if isinstance(value, Tensor)})

@@ -42,6 +42,7 @@ def run_importance(
     output_dir: Path,
     mode: Mode = "new",
     quiet: bool = False,
+    command_line: str | None = None,
 ) -> RunFolder:
     """Measure the importance of attention in a checkpoint, and leave a run folder with tables and a report.
 
@@ -53,6 +54,7 @@ def run_importance(
         output_dir: the run folder.
         mode: see :func:`~attnprobe.runs.open_run`.
         quiet: no progress bar.
+        command_line: what the user typed, for the report.
 
     Raises:
         AttnProbeError: see the parts.
@@ -64,6 +66,7 @@ def run_importance(
         run = open_run(
             output_dir,
             command="importance",
+            command_line=command_line,
             arguments={"checkpoint": name, **asdict(data), **asdict(model), **asdict(options)},
             identity={"seed": model.seed, **bench.identity(session.sites)},
             files=FILES,

@@ -1,4 +1,4 @@
-"""From the pieces of a run to its tables: means over examples, paired intervals, ranks of one method against another."""
+"""From the pieces of a run to its tables: means over examples, paired intervals, agreement of methods."""
 
 from __future__ import annotations
 
