@@ -11,6 +11,7 @@ from torch import Tensor
 from attnprobe.attention import AttentionCall, AttentionSession, attach, evaluating
 from attnprobe.data.positions import REGIONS, UNIONS, Positions, class_map, membership, partition
 from attnprobe.data.sources import DataOptions
+from attnprobe.errors import UsageError
 from attnprobe.importance.context import first_output, to_numpy
 from attnprobe.masks.patterns import pattern_mask
 from attnprobe.metrics import METRICS
@@ -106,7 +107,10 @@ def _everywhere(keep: Tensor) -> Any:
 
 
 def _require_known(names: tuple[str, ...], causal: bool) -> None:
-    membership([name for name in names if name not in REGIONS], causal)
+    try:
+        membership([name for name in names if name not in REGIONS], causal)
+    except UsageError as error:
+        raise UsageError(f"--drop: {error}; regions: {', '.join(REGIONS)}") from error
 
 
 def _kept(at: Positions, gates: GateOptions) -> Tensor:

@@ -46,7 +46,7 @@ def locate(name: str, *, trust_remote_code: bool = False) -> Location:
         is_folder, exists = path.is_dir(), path.exists()
         under_folder = "/" in name and path.parent.is_dir()
     except (OSError, RuntimeError, ValueError) as error:  # too long, unknown user, null byte
-        raise CheckpointError(f"{name!r} cannot be a path: {first_line(error)}; give a folder") from error
+        raise CheckpointError(f"{name!r:.80} cannot be a path: {first_line(error)}; give a folder") from error
     if name.strip() and is_folder:
         return Location(folder=path, local=True)
     if name.strip() and exists:

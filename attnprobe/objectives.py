@@ -375,7 +375,8 @@ class EmbeddingFidelity(Fidelity):
 
     def divergence(self, output: Tensor, prepared: Prepared) -> Tensor:
         assert prepared.dense is not None
-        return self._average(1 - functional.cosine_similarity(output, prepared.dense, dim=-1), prepared)
+        distance = 1 - functional.cosine_similarity(output, prepared.dense, dim=-1)
+        return self._average(distance.clamp_min(0.0), prepared)
 
     def predictions(self, output: Tensor, prepared: Prepared) -> Tensor:
         return 1 - self.divergence(output, prepared).unsqueeze(1)
@@ -384,5 +385,5 @@ class EmbeddingFidelity(Fidelity):
         unit = functional.normalize(output.detach(), dim=-1)
         signs = torch.randint(0, 2, output.shape, generator=generator).to(output) * 2 - 1
         tangent = signs - (signs * unit).sum(-1, keepdim=True) * unit
-        along: Tensor = (tangent * output).sum(-1) / output.detach().norm(dim=-1)  # type: ignore[no-untyped-call]
+        along: Tensor = (tangent * output).sum(-1) / output.detach().norm(dim=-1)
         return along[:, 0] if self.pooling != "tokens" else (along * self._weights(prepared).sqrt()).sum(1)

@@ -9,6 +9,11 @@ from attnprobe.errors import UsageError
 OBJECTIVES = ("auto", "task", "lm", "fidelity")
 POOLINGS = ("auto", "mean", "cls", "tokens")
 BACKENDS = ("eager", "sdpa")
+CLASSES_HELP = (
+    "diagonal, cls_key, cls_query, sep_key, sep_query, previous, next, neighbour, cross_segment, other "
+    "(causal models: first_key, first_query), and the unions cls, sep, special, window"
+)
+"""The names in `attnprobe.data.positions`, for help texts; a test compares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +65,17 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class GateOptions:
-    """What is closed at every site and head. The metadata's `help` is shown by the command line."""
+    """What is closed at every site and head. The metadata's `help` is shown by the command line.
+
+    Raises:
+        UsageError: an option that cannot be meant.
+    """
 
     drop: tuple[str, ...] = field(
         default=(),
         metadata={
-            "help": "Remove a position class, a union, or a region "
-            "(cls_column, cls_row, sep_column, sep_row: with their cells of the diagonal). Repeatable."
+            "help": f"Remove a position class: {CLASSES_HELP}; or a region: cls_column, cls_row, sep_column, sep_row "
+            "(with their cells of the diagonal). Repeatable."
         },
     )
     pattern: str | None = field(
@@ -78,5 +87,9 @@ class GateOptions:
     resamples: int = field(default=1000, metadata={"help": "Bootstrap resamples behind the 95 % interval."})
 
     def __post_init__(self) -> None:
+        if self.window < 2:
+            raise UsageError(f"--window must be at least 2 (offset 1 is a class of its own), not {self.window}")
+        if self.pattern_window < 0:
+            raise UsageError(f"--pattern-window must be 0 or more, not {self.pattern_window}")
         if self.resamples < 10:
             raise UsageError(f"--resamples must be at least 10, not {self.resamples}")

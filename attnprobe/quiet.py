@@ -28,7 +28,7 @@ def quiet_transformers() -> Iterator[None]:
 def first_line(error: BaseException, *, limit: int = 200) -> str:
     """The first line of an error's text, cut to `limit` characters; the name of its class when it has no text."""
     lines = str(error).strip().splitlines()
-    text = " ".join(lines[0].split()) if lines else ""
+    text = " ".join(lines[0].split()).rstrip(" :") if lines else ""
     if not text:
         return type(error).__name__
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -148,11 +148,16 @@ def open_run(
     identity = json.loads(json.dumps(identity, default=str))
     try:
         path.mkdir(parents=True, exist_ok=True)
+        for name in ("run.json", *files):
+            for leftover in path.glob(f".{name}.*.tmp"):  # of a write that was killed, see `replacing`
+                leftover.unlink()
         occupied = any(path.iterdir())
     except OSError as error:
-        raise RunFolderError(f"can't make the run folder {path}: {error.strerror or error}") from error
+        raise RunFolderError(
+            f"can't make the run folder {path}: {error.strerror or error}; choose another --output-dir"
+        ) from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise RunFolderError(f"the run folder {path} is not writable")
+        raise RunFolderError(f"the run folder {path} is not writable; choose another --output-dir")
     if occupied and mode == "new":
         raise RunFolderError(f"{path} is not empty; choose another --output-dir, or give --overwrite or --resume")
     if occupied:
@@ -162,7 +167,8 @@ def open_run(
             return RunFolder(path, earlier)
         shutil.rmtree(path / "partial", ignore_errors=True)
         for name in (*earlier.get("files", ()), "run.json"):
-            (path / name).unlink(missing_ok=True)
+            if name == Path(name).name and (path / name).is_file():  # nothing outside, whatever the record says
+                (path / name).unlink()
     record = {
         "schema_version": SCHEMA_VERSION,
         "command": command,
@@ -185,21 +191,27 @@ def _readable_record(path: Path) -> dict[str, Any]:
         return read_run(path).record
     except RunFolderError as error:
         raise RunFolderError(
-            f"{path} is not empty and holds no run of attnprobe that could be resumed or overwritten ({error})"
+            f"{path} is not empty and holds no run of attnprobe that could be resumed or overwritten ({error}); "
+            "choose another --output-dir"
         ) from error
 
 
 def _require_same(path: Path, earlier: Mapping[str, Any], command: str, now: Mapping[str, Any]) -> None:
     if earlier["command"] != command:
         raise UsageError(f"{path} holds a run of `{earlier['command']}`, not of `{command}`")
-    flat_then, flat_now = _flat({group: earlier.get(group) for group in now}), _flat(now)
-    differing = [
-        f"{key}: {flat_then.get(key)!r} then, {flat_now.get(key)!r} now"
-        for key in sorted({*flat_then, *flat_now})
-        if flat_then.get(key) != flat_now.get(key)
-    ]
+    then: dict[str, Any] = {group: earlier.get(group) for group in now}
+    differing = _differing(then["arguments"], now["arguments"]) or _differing(_flat(then), _flat(now))
     if differing:
-        raise UsageError(f"{path} holds a run with other arguments ({'; '.join(differing)}); it can't be resumed")
+        raise UsageError(
+            f"{path} holds a run of other arguments, checkpoint or data ({'; '.join(differing)}); "
+            "resume it with the same ones, or give another --output-dir or --overwrite"
+        )
+
+
+def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two flat records, in words."""
+    keys = sorted({*then, *now})
+    return [f"{k}: {then.get(k)!r} then, {now.get(k)!r} now" for k in keys if then.get(k) != now.get(k)]
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,7 +232,9 @@ def read_run(path: Path) -> RunFolder:
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         version = record["schema_version"]
-        record["command"], record["status"], record["arguments"]
+        record["command"], record["status"]
+        if not isinstance(version, int) or not isinstance(record["arguments"], dict):
+            raise TypeError("schema_version must be a whole number, arguments an object")
     except FileNotFoundError as error:
         raise RunFolderError(f"{path} has no run.json, so it is not a run folder") from error
     except OSError as error:

@@ -129,13 +129,19 @@ def metric_interval(
 def rank_correlation(first: Floats, second: Floats) -> Floats:
     """Spearman's rank correlation of two sets of items, column by column: (items, columns) twice -> (columns,).
 
-    Items that are NaN anywhere are left out; NaN with fewer than 3 left, or where one side is constant.
+    A column leaves out the items that are NaN on either side; NaN with fewer than 3 left, or where one side is
+    constant.
     """
-    keep = np.isfinite(first).all(1) & np.isfinite(second).all(1)
-    if keep.sum() < 3:
-        return np.full(first.shape[1], np.nan)
-    a, b = (stats.rankdata(side[keep], axis=0) for side in (first, second))
-    a, b = a - a.mean(0), b - b.mean(0)
+    known = np.isfinite(first) & np.isfinite(second)
+    a, b = (_centred_ranks(side, known) for side in (first, second))
     with np.errstate(divide="ignore", invalid="ignore"):
         result: Floats = (a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0))
+    result[known.sum(0) < 3] = np.nan
     return result
+
+
+def _centred_ranks(values: Floats, known: NDArray[np.bool_]) -> Floats:
+    """Ranks within each column among its known items, less their mean; 0 for the others."""
+    ranks = np.where(known, stats.rankdata(np.where(known, values, np.inf), axis=0), 0.0)  # unknown: ranked last
+    centred: Floats = np.where(known, ranks - ranks.sum(0) / known.sum(0).clip(1), 0.0)
+    return centred

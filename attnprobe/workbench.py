@@ -139,6 +139,7 @@ def prepare(name: str, data: DataOptions, options: ModelOptions) -> Workbench:
             data, split="eval", label2id=head.label2id, num_labels=head.num_labels, kind_hint=_KIND.get(head.kind)
         )
     else:
+        _require_no_data_flags(data)
         examples = prose(data.limit or DEFAULT_PROSE)
         warnings.append(f"no data is named: {len(examples)} sentences of {examples.source} are used")
     objective = _choose_objective(checkpoint, examples, options)
@@ -167,12 +168,27 @@ def prepare(name: str, data: DataOptions, options: ModelOptions) -> Workbench:
     )
 
 
+def _require_no_data_flags(data: DataOptions) -> None:
+    """Built-in prose must not stand in for data that the user believes to have named."""
+    given = {
+        "--train-file": data.train_file,
+        "--split": data.split,
+        "--text-column": data.text_columns,
+        "--label-column": data.label_column,
+    }
+    for flag, value in given.items():
+        if value:
+            raise UsageError(f"{flag} names no data to measure on: give --eval-file, --dataset-name or --task as well")
+
+
 def _max_length(checkpoint: Checkpoint, options: ModelOptions) -> int:
     limit = checkpoint.usable_length
     if options.max_length is None:
         return min(limit, DEFAULT_LENGTH)
     if options.max_length > limit:
-        raise UsageError(f"--max-length {options.max_length} is more than {checkpoint.name} can read: {limit} tokens")
+        raise UsageError(
+            f"--max-length {options.max_length} is more than {checkpoint.name} can read; give at most {limit}"
+        )
     return options.max_length
 
 

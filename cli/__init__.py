@@ -10,7 +10,7 @@ from importlib import import_module
 import click
 
 from attnprobe import __version__
-from attnprobe.errors import AttnProbeError
+from attnprobe.errors import AttnProbeError, UsageError
 
 from .output import log_to_stderr
 
@@ -37,6 +37,13 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(f"{__name__}.{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS:
+            raise UsageError(f"there is no command {args[0]!r}; commands are {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
         with formatter.section("Commands"):
@@ -47,9 +54,10 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda name: name.replace("_", "-") if name.startswith("-") else name,
+        "token_normalize_func": lambda name: name.replace("_", "-"),
         "max_content_width": 110,
     },
+    epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 unsupported model, 4 verification failed.",
 )
 @click.version_option(__version__, prog_name="attnprobe")
 def cli() -> None:
@@ -69,6 +77,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         result = cli.main(args=list(arguments) or ["--help"], prog_name="attnprobe", standalone_mode=False)
     except AttnProbeError as error:
         return _fail(str(error), error.exit_code)
+    except click.UsageError as error:
+        hint = f" See {error.ctx.command_path} --help." if error.ctx else ""
+        return _fail(error.format_message() + hint, error.exit_code)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -84,13 +84,10 @@ def _scalar(hint: Any) -> Any:
     raise AssertionError(f"no option type for {hint}")
 
 
-def _names(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[str, ...] | None:
-    """Names separated by commas; a list from a configuration file as it is."""
+def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Names separated by commas."""
     del context, parameter
-    if value is None:
-        return None
-    names = value.split(",") if isinstance(value, str) else value
-    return tuple(str(name).strip() for name in names if str(name).strip())
+    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 def config_option(function: Function) -> Function:
@@ -114,27 +111,48 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: Path 
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UsageError(f"--config {path}: no such file") from error
+        raise UsageError(f"--config {path}: no such file; give the path of a YAML file") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"--config {path} can't be read as YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"--config {path} can't be read as YAML ({_reason(error)}); mend or leave it out") from error
     if content is None:
         content = {}
     if not isinstance(content, dict):
         raise UsageError(f"--config {path} must hold option names and values, not a {type(content).__name__}")
-    flags = {
-        flag.removeprefix("--"): option.name
+    options = {
+        flag.removeprefix("--"): option
         for option in context.command.params
-        if isinstance(option, click.Option)
+        if isinstance(option, click.Option) and option.name != "config"
         for flag in option.opts
     }
-    values = {}
+    values: dict[str, str | list[str]] = {}
     for key, value in content.items():
-        name = flags.get(str(key).replace("_", "-"))
-        if name is None or name == "config":
-            known = ", ".join(sorted(set(flags) - {"config", "help"}))
+        option = options.get(str(key).replace("_", "-"))
+        if option is None:
+            known = ", ".join(sorted(options))
             raise UsageError(f"--config {path}: unknown option {key!r}; options of this command: {known}")
-        values[name] = value
+        if value is not None:
+            values[str(option.name)] = _as_typed(value, option, f"--config {path}: {key}")
     context.default_map = {**(context.default_map or {}), **values}
+
+
+def _reason(error: Exception) -> str:
+    """Why a configuration file can't be read, in short."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return f"line {mark.line + 1}: {getattr(error, 'problem', None)}"
+    return getattr(error, "strerror", None) or " ".join(str(error).split())
+
+
+def _as_typed(value: Any, option: click.Option, where: str) -> str | list[str]:
+    """A value of the file as it would be typed, for click to check: a list for options that take several names."""
+    several = option.multiple or option.callback is _names
+    items = value if isinstance(value, list) else [value]
+    if any(not isinstance(item, str | int | float) for item in items) or (items != [value] and not several):
+        raise UsageError(
+            f"{where} must be {'a name or a list of names' if several else 'one value'}, not {value!r:.60}"
+        )
+    typed = [str(item) for item in items]
+    return typed if option.multiple else ",".join(typed)
 
 
 def run_folder_options(function: Function) -> Function:

@@ -69,7 +69,7 @@ def eager(call: AttentionCall, gating: Gating, observers: list[Observer]) -> tup
         probabilities = probabilities * gating.soft.to(probabilities.dtype)
         if gating.renormalise:
             total = probabilities.sum(dim=-1, keepdim=True)
-            probabilities = probabilities / total.clamp_min(torch.finfo(total.dtype).tiny)
+            probabilities = probabilities / total.masked_fill(total == 0, 1.0)  # a tiny number's gradient overflows
     for observe in observers:
         observe(call, probabilities)
     weights = functional.dropout(probabilities, p=call.dropout) if call.dropout else probabilities

@@ -171,7 +171,9 @@ def encode(examples: Examples, tokenizer: PreTrainedTokenizerBase, *, max_length
     pairs = not words and any(len(row) == 2 for row in examples.texts)
     least = tokenizer.num_special_tokens_to_add(pair=pairs) + (2 if pairs else 1)
     if max_length < least:
-        raise UsageError(f"the maximum length must be at least {least} (special tokens included), not {max_length}")
+        raise UsageError(
+            f"--max-length: the maximum length must be at least {least} (special tokens included), not {max_length}"
+        )
     labels = examples.labels
     starts, truncated = [0], 0
     ids, types, segments, token_labels = array("i"), array("b"), array("b"), array("i")

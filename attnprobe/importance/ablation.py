@@ -27,7 +27,14 @@ class _Ablation:
 
     def __init__(self, context: Context, item: Item) -> None:
         self.context, self.item = context, item
-        self.dense_loss = self._loss(item.prepared.dense)
+        dense = item.prepared.dense
+        assert dense is not None
+        self.dense_loss = self._loss(dense)
+        self.nothing = {  # of what no example has: the form of the results, which are n/a
+            "loss": self.dense_loss,
+            "kl": self.dense_loss,
+            "prediction": context.objective.predictions(dense, item.prepared),
+        }
         blocks = context.session.blocks
         self.states: list[State] = []
         if blocks is not None:
@@ -35,8 +42,7 @@ class _Ablation:
                 context.forward(item.prepared)
         self.results: dict[str, Tensor] = {}
 
-    def _loss(self, output: Tensor | None) -> Tensor:
-        assert output is not None
+    def _loss(self, output: Tensor) -> Tensor:
         return self.context.objective.loss(output, self.item.prepared)
 
     def remove(self, cells: Tensor, *, site: int | None = None, head: int | None = None) -> dict[str, Tensor]:
@@ -79,10 +85,9 @@ class _Ablation:
         Examples that have none of the cells are n/a.
         """
         present = cells.any((1, 2))
-        if not present.any():
-            return
-        self._store(level, place, present, self.remove(cells, site=site, head=head))
-        if not controls:
+        found = bool(present.any())
+        self._store(level, place, present, self.remove(cells, site=site, head=head) if found else self.nothing)
+        if not (controls and found):
             return
         drawn = [control() for control in controls]
         effects = [self.remove(random_cells, site=site, head=head) for random_cells in drawn]

@@ -25,7 +25,8 @@ def matched_random(cells: Cells, name: int, generator: torch.Generator) -> Tenso
     whole = torch.isin(cells.map, torch.tensor(rows, device=cells.map.device))
     elsewhere = _in_ordinary_rows(whole, cells.at, generator)
     rest = chosen & ~whole
-    return elsewhere | _within_rows(rest, cells.at.valid & ~chosen & ~elsewhere, generator)
+    kept = (cells.at.offset == 0) & elsewhere.any(-1, keepdim=True)
+    return elsewhere | _within_rows(rest, cells.at.valid & ~(chosen | elsewhere | kept), generator)
 
 
 def matched_offset(cells: Cells, offset: int, generator: torch.Generator) -> Tensor:

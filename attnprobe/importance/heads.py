@@ -91,7 +91,7 @@ class HeadStatistics:
                 self.paired_rows[name] = np.asarray(float(rows[few].sum()))
 
     def _add_map(self, site: int, p: Tensor) -> None:
-        by_token = _by_token_position(p, self.at, self.length)
+        by_token = _by_token_position(p * self.at.valid.unsqueeze(1), self.at, self.length)
         self.maps[site] += by_token.sum(0).cpu().double().numpy()
 
     def per_example(self) -> dict[str, Tensor]:

@@ -64,6 +64,7 @@ def _attribute(context: Context, item: Item, rows: Tensor) -> Arrays:
             return_convergence_delta=True,
         )
     total = attributions.double().sum((1, 2, 3, 4))
+    attributions[~delta.isfinite()] = torch.nan  # an example without a loss has no effects either
     levels = _by_level(-attributions.detach(), Cells(item.cells.at.rows(rows), layout))
     return levels | {
         "completeness/gap": to_numpy(delta),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from attnprobe.errors import UsageError
 from attnprobe.importance.methods import METHODS
+from attnprobe.options import CLASSES_HELP
 
 ABLATION_LEVELS = ("class", "site", "head", "class_site", "class_head", "offset")
 TAYLOR_FORMS = ("row-exact", "derivative")
@@ -20,10 +21,14 @@ class ImportanceOptions:
     """
 
     methods: tuple[str, ...] = field(
-        default=tuple(METHODS), metadata={"help": "Methods, by commas.", "choices": tuple(METHODS)}
+        default=tuple(METHODS),
+        metadata={
+            "help": "Methods, by commas. " + ". ".join(f"{name}: {method.summary}" for name, method in METHODS.items()),
+            "choices": tuple(METHODS),
+        },
     )
     classes: tuple[str, ...] = field(
-        default=(), metadata={"help": "Position classes and unions, by commas. [default: all]"}
+        default=(), metadata={"help": f"Position classes, by commas: {CLASSES_HELP}. [default: all]"}
     )
     window: int = field(default=4, metadata={"help": "Reach of the class `neighbour`, in tokens."})
     include_special: bool = field(

@@ -63,6 +63,7 @@ def run_importance(
 
     bench = prepare(name, data, model)
     with attach(bench.checkpoint.model) as session, evaluating(bench.checkpoint.model):
+        context = _context(bench, session, options)
         run = open_run(
             output_dir,
             command="importance",
@@ -74,8 +75,9 @@ def run_importance(
         )
         if run.complete:
             logger.warning("%s is complete already; nothing is left to do", output_dir)
+            if not (output_dir / "report.html").exists():  # killed between the tables and the report
+                write_report(output_dir)
             return run
-        context = _context(bench, session, options)
         plan = bench.encoded.plan(
             model.per_device_batch_size,
             max_cells=options.max_cells,
@@ -114,7 +116,7 @@ def _measure(run: RunFolder, bench: Workbench, context: Context, plan: list[list
     with bar:
         for number, batch in enumerate(bench.batches(plan)):
             todo = {name: _probe(name) for name in passes if not run.has_piece(piece_name(name, number))}
-            item = _item(bench, context, batch) if todo else None
+            item = make_item(bench, context, batch) if todo else None
             for name in passes:
                 if item is not None and name in todo:
                     item.generator.manual_seed(_seed(bench, name, number))
@@ -137,7 +139,8 @@ def _probe(name: str) -> Callable[[Context, Item], Measurement]:
     return measure
 
 
-def _item(bench: Workbench, context: Context, batch: Batch) -> Item:
+def make_item(bench: Workbench, context: Context, batch: Batch) -> Item:
+    """A batch, ready to be probed: its positions, and the dense model's output on it."""
     positions = bench.positions(
         batch,
         causal=context.layout.causal,

@@ -137,7 +137,7 @@ class _Builder:
         """Losses and metrics, dense and ablated, over the examples that have each figure."""
         predictions = self.pieces.gather("ablation", f"{level}/prediction")
         flat = predictions.reshape(self.pieces.examples, -1, predictions.shape[-1])
-        present = np.isfinite(flat[:, :, 0])
+        present = np.isfinite(flat[:, :, 0]) & np.isfinite(self.dense_loss)[:, None]
         dense_loss = np.asarray([np.nanmean(self.dense_loss[rows]) if rows.any() else np.nan for rows in present.T])
         beside: dict[str, Any] = {
             "loss_dense": dense_loss,
@@ -184,6 +184,6 @@ def _agreement(estimates: dict[str, dict[str, Estimate]], layout: Layout) -> pd.
 
 def _completeness(pieces: Pieces) -> float:
     """Mean completeness gap of integrated gradients, relative to the mean change of the loss, both without sign."""
-    gap = np.abs(pieces.gather("integrated-gradients", "completeness/gap")).mean()
-    total = np.abs(pieces.gather("integrated-gradients", "completeness/total")).mean()
+    gap = np.nansum(np.abs(pieces.gather("integrated-gradients", "completeness/gap")))
+    total = np.nansum(np.abs(pieces.gather("integrated-gradients", "completeness/total")))
     return float(gap / total) if total else 0.0

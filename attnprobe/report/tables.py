@@ -209,7 +209,7 @@ def _read_maps(path: Path) -> tuple[NDArray[np.float32] | None, NDArray[np.int64
             counts = np.asarray(stored["counts"], dtype=np.int64)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise RunFolderError(
-            f"{path} must hold the arrays maps and counts, it does not ({_line(error)}): run again"
+            f"{path} must hold the arrays maps and counts, it does not ({type(error).__name__}): run again"
         ) from None
     if maps.ndim != 4 or maps.shape[2:] != counts.shape:
         raise RunFolderError(
