@@ -118,6 +118,35 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def require_usable(path: Path, *, mode: Mode) -> dict[str, Any] | None:
+    """See that a run folder may be made, overwritten or resumed, before any work is done; changes nothing.
+
+    Returns:
+        The record of the run that the folder holds; None when it is empty or absent.
+
+    Raises:
+        RunFolderError: the folder can't be written, or is not empty and ``mode`` does not allow for what it holds.
+    """
+    try:
+        occupied = path.exists() and any(not _is_leftover(item) for item in path.iterdir())
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if path.exists() and not os.access(path, os.W_OK | os.X_OK):
+        raise RunFolderError(f"the run folder {path} is not writable; choose another --output-dir")
+    if occupied and mode == "new":
+        raise RunFolderError(f"{path} is not empty; choose another --output-dir, or give --overwrite or --resume")
+    return _readable_record(path) if occupied else None
+
+
+def _is_leftover(item: Path) -> bool:
+    """Whether a file is the temporary one of a write that was killed, see :func:`replacing`."""
+    return item.name.startswith(".") and item.name.endswith(".tmp") and item.is_file()
+
+
+def _unusable(path: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(f"can't make the run folder {path}: {error.strerror or error}; choose another --output-dir")
+
+
 def open_run(
     path: Path,
     *,
@@ -146,22 +175,14 @@ def open_run(
     """
     arguments = json.loads(json.dumps(arguments, default=str))
     identity = json.loads(json.dumps(identity, default=str))
+    earlier = require_usable(path, mode=mode)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        for name in ("run.json", *files):
-            for leftover in path.glob(f".{name}.*.tmp"):  # of a write that was killed, see `replacing`
-                leftover.unlink()
-        occupied = any(path.iterdir())
+        for leftover in filter(_is_leftover, list(path.iterdir())):
+            leftover.unlink()
     except OSError as error:
-        raise RunFolderError(
-            f"can't make the run folder {path}: {error.strerror or error}; choose another --output-dir"
-        ) from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise RunFolderError(f"the run folder {path} is not writable; choose another --output-dir")
-    if occupied and mode == "new":
-        raise RunFolderError(f"{path} is not empty; choose another --output-dir, or give --overwrite or --resume")
-    if occupied:
-        earlier = _readable_record(path)
+        raise _unusable(path, error) from error
+    if earlier is not None:
         if mode == "resume":
             _require_same(path, earlier, command, {"arguments": arguments, **identity})
             return RunFolder(path, earlier)
@@ -235,12 +256,14 @@ def read_run(path: Path) -> RunFolder:
         record["command"], record["status"]
         if not isinstance(version, int) or not isinstance(record["arguments"], dict):
             raise TypeError("schema_version must be a whole number, arguments an object")
-    except FileNotFoundError as error:
-        raise RunFolderError(f"{path} has no run.json, so it is not a run folder") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RunFolderError(f"{path} has no run.json, so it is not a run folder: check the path") from error
     except OSError as error:
         raise RunFolderError(f"can't read {file}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{file} is not a run's record: {error}") from error
+        raise RunFolderError(f"{file} is not a run's record: {error}; make the run again") from error
     if version > SCHEMA_VERSION:
-        raise RunFolderError(f"{file} has schema {version}, newer than this version reads ({SCHEMA_VERSION})")
+        raise RunFolderError(
+            f"{file} has schema {version}, newer than this version reads ({SCHEMA_VERSION}): update attnprobe"
+        )
     return RunFolder(path, record)

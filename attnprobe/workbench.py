@@ -135,8 +135,9 @@ def prepare(name: str, data: DataOptions, options: ModelOptions) -> Workbench:
     assert tokenizer is not None
     warnings = [note.text for note in checkpoint.notes if note.code == "random_head"]
     if data.task or data.eval_file or data.dataset_name:
+        labels = None if options.objective == "fidelity" else head.num_labels  # fidelity looks at no label
         examples = load_examples(
-            data, split="eval", label2id=head.label2id, num_labels=head.num_labels, kind_hint=_KIND.get(head.kind)
+            data, split="eval", label2id=head.label2id, num_labels=labels, kind_hint=_KIND.get(head.kind)
         )
     else:
         _require_no_data_flags(data)
@@ -149,7 +150,7 @@ def prepare(name: str, data: DataOptions, options: ModelOptions) -> Workbench:
         examples = examples.labelled()
     if objective.kind == "fidelity":
         warnings.append(
-            "importance is measured as fidelity to the dense model"
+            "what is measured is fidelity to the dense model"
             + (": the checkpoint has no trained head" if head.kind == "none" else "")
         )
     encoded = encode(examples, tokenizer, max_length=_max_length(checkpoint, options))

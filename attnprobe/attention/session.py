@@ -102,7 +102,7 @@ class AttentionSession:
 
     def _start_pass(self, *_: Any) -> None:
         self._calls.clear()
-        if self.shared and self.model.training and getattr(self.model, "is_gradient_checkpointing", False):
+        if self.shared and self.model.training and _recomputes(self.model):
             raise UnsupportedModelError(
                 "a model whose layers are shared can't be trained with gradient checkpointing here: "
                 "recomputation calls its one attention module out of order; switch gradient checkpointing off"
@@ -186,6 +186,11 @@ def attention(
     )
     output, probabilities = session.compute(module, call)
     return output.transpose(1, 2).contiguous(), probabilities
+
+
+def _recomputes(model: nn.Module) -> bool:
+    """Whether gradient checkpointing is on; transformers' own property for it changes its name."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 
 def _unnumbered(module: nn.Module, query: Tensor, key: Tensor) -> Site:

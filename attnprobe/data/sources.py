@@ -262,7 +262,7 @@ def _check_head(kind: Kind, hint: Kind | None, head: Head, source: str) -> None:
         return
     raise DataError(
         f"{source} is for {kind.replace('_', ' ')}, the checkpoint's head does {does}: "
-        "use a checkpoint trained for it, or --task text to leave the labels out"
+        "use a checkpoint trained for it, or --objective fidelity, which needs no labels"
     )
 
 

@@ -24,7 +24,7 @@ from attnprobe.importance.options import ImportanceOptions
 from attnprobe.importance.pieces import piece_name
 from attnprobe.importance.tables import write_tables
 from attnprobe.options import ModelOptions
-from attnprobe.runs import Mode, RunFolder, open_run
+from attnprobe.runs import Mode, RunFolder, open_run, require_usable
 from attnprobe.workbench import Workbench, prepare
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ def run_importance(
     """
     from attnprobe.report import write_report
 
+    require_usable(output_dir, mode=mode)
     bench = prepare(name, data, model)
     with attach(bench.checkpoint.model) as session, evaluating(bench.checkpoint.model):
         context = _context(bench, session, options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from attnprobe.errors import RunFolderError
 from attnprobe.report.numbers import typeset
+from attnprobe.runs import replacing
 
 LIMIT = 6_000_000
 """Bytes that a page should not exceed."""
@@ -171,15 +170,8 @@ def write_page(path: Path, page: Page) -> Path:
     document = render(page)
     if len(document.encode()) > LIMIT:
         document = render(without_closed_tables(page))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            temporary.write_text(document, encoding="utf-8", newline="\n")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"a report needs a writable folder, {path.parent} is not: {error.strerror}") from None
+    with replacing(path) as temporary:
+        temporary.write_text(document, encoding="utf-8", newline="\n")
     return path
 
 

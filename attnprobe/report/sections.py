@@ -17,7 +17,7 @@ from attnprobe.report.labels import (
     measure_of,
     method_label,
 )
-from attnprobe.report.numbers import NOT_MEASURED, compact, count, estimate, number
+from attnprobe.report.numbers import NOT_MEASURED, compact, count, estimate, interval, number
 from attnprobe.report.page import Chart, Section, Table, View
 from attnprobe.report.tables import Effect, Run, real, text
 
@@ -123,6 +123,7 @@ def agreement_section(run: Run) -> Section | None:
     if not records:
         return None
     names = {"class": "classes", "site": "sites", "head": "heads", "class_site": "classes by site"}
+    names |= {"class_head": "classes by head", "offset": "offsets"}
     levels = list(dict.fromkeys(text(record["level"]) for record in records))
     pairs = list(dict.fromkeys((text(record["method_a"]), text(record["method_b"])) for record in records))
     found = {(text(r["method_a"]), text(r["method_b"]), text(r["level"])): r for r in records}
@@ -132,7 +133,8 @@ def agreement_section(run: Run) -> Section | None:
         for column, level in enumerate(levels, start=1):
             record: Mapping[object, object] = found.get((a, b, level), {})
             value = real(record.get("value"))
-            row.append(estimate(value, real(record.get("ci_low")), real(record.get("ci_high"))))
+            band = interval(real(record.get("ci_low")), real(record.get("ci_high")), digits=2)
+            row.append(f"{number(value, digits=2)}\n{band}".strip())  # two lines, so that all levels fit the page
             if math.isfinite(value):
                 tints[index, column] = round(max(-1.0, min(1.0, value)), 2)
         rows.append(row)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from attnprobe.errors import RunFolderError
-
-SCHEMA_VERSION = 1
+from attnprobe.runs import read_run as read_record
 
 ESSENTIAL: dict[str, tuple[str, ...]] = {
     "importance.csv": ("method", "level", "position_class", "site", "head", "value", "unit"),
@@ -110,23 +108,7 @@ def read_run(folder: Path) -> Run:
 
 def read_info(folder: Path) -> Info:
     """run.json of a run folder, its schema version checked. Raises: RunFolderError."""
-    path = folder / "run.json"
-    if not folder.is_dir():
-        raise RunFolderError(f"a run folder is a folder with run.json, {folder} is not a folder: check the path")
-    try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunFolderError(f"a run folder holds run.json, {folder} does not: check the path") from None
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"run.json must be readable JSON, {path} is not ({_line(error)}): run again") from None
-    if not isinstance(info, dict):
-        raise RunFolderError(f"run.json must hold a JSON object, {path} holds {type(info).__name__}: run again")
-    version = info.get("schema_version")
-    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
-        raise RunFolderError(
-            f"run.json must have schema_version 1 to {SCHEMA_VERSION}, {path} has {version!r}: update attnprobe"
-        )
-    return info
+    return read_record(folder).record
 
 
 def effects(importance: pd.DataFrame) -> list[Effect]:

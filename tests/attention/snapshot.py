@@ -61,7 +61,7 @@ def hooks(model: PreTrainedModel) -> int:
 
 
 def _attributes(config: Any) -> dict[str, Any]:
-    """A configuration's attributes, with the names of attention implementations; nested ones are taken by themselves."""
+    """A configuration's attributes and its attention implementation; nested configurations are taken by themselves."""
     plain = {name: value for name, value in vars(config).items() if not hasattr(value, "to_dict")}
     return {**plain, "implementation": config._attn_implementation}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
@@ -56,7 +58,7 @@ def test_closing_any_one_head_changes_the_output(attached: Attached) -> None:
             with attached.session.gate(lambda call, at=(site.index, head): _without_head(call, *at)):  # type: ignore[misc]
                 closed.append(attached.per_token())
             assert_differs(closed[-1], dense)
-    for one, other in zip(closed, closed[1:], strict=False):
+    for one, other in pairwise(closed):
         assert_differs(one, other)
 
 

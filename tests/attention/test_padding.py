@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnprobe.attention import BACKENDS, AttentionCall
+from attnprobe.attention import BACKENDS
 from attnprobe.data.positions import class_map, locate, partition
 from tests.attention.attached import Attached
 from tests.helpers.families import CLS, ROWS, SEP, TEXT_FAMILIES, Inputs
@@ -14,7 +14,11 @@ from tests.helpers.tolerance import assert_differs, assert_identical, assert_nea
 
 pytestmark = pytest.mark.parametrize(
     "attached",
-    [pytest.param((family, backend), id=f"{family.name}-{backend}") for family in TEXT_FAMILIES for backend in BACKENDS],
+    [
+        pytest.param((family, backend), id=f"{family.name}-{backend}")
+        for family in TEXT_FAMILIES
+        for backend in BACKENDS
+    ],
     indirect=True,
 )
 
@@ -53,7 +57,7 @@ def test_a_later_token_has_influence_only_where_attention_is_not_causal(attached
 
 
 def test_a_ragged_batch_gives_what_its_rows_give_one_by_one(attached: Attached) -> None:
-    batch = attached.per_token().split(list(ROWS))
+    batch = torch.split(attached.per_token(), list(ROWS))
     for row, length in enumerate(ROWS):
         alone = attached.per_token(attached.family.inputs(rows=(length,), first=row))
         assert_near(batch[row], alone, 1e-5)
@@ -71,11 +75,7 @@ def test_left_and_right_padding_agree(attached: Attached, gated: bool) -> None:
     outputs = {}
     for side, inputs in {"left": left, "right": right}.items():
         gate = _class_gate(inputs, attached.family.causal)
-
-        def source(call: AttentionCall, gate: Tensor = gate) -> Tensor | None:
-            return gate if gated else None
-
-        with attached.session.gate(source):
+        with attached.session.gate(lambda _, gate=gate: gate if gated else None):  # type: ignore[misc]
             outputs[side] = attached.per_token(inputs)
     assert_near(outputs["left"], outputs["right"], 1e-5)
     if gated:

@@ -237,14 +237,19 @@ FOLDERS = {
         f"{SAME} --output-dir run --resume", 1, ("run", "holds no run"), _write("run/run.json", "{")
     ),
     "report of nothing": Bad("report nowhere", 1, ("nowhere", "run.json", "check the path")),
-    "report of a file": Bad("report d.csv", 1, ("d.csv is not a folder",)),
-    "report of no run": Bad("report clf", 1, ("run.json", "clf does not")),
+    "report of a file": Bad("report d.csv", 1, ("d.csv has no run.json", "check the path")),
+    "report of no run": Bad("report clf", 1, ("clf has no run.json", "check the path")),
     "report of a broken run": Bad(
         "report run", 1, ("run.json", "is not", "run again"), _write("run/run.json", "{oops")
     ),
     "report of a list": Bad("report run", 1, ("run.json", "list"), _write("run/run.json", "[]")),
     "report of the future": Bad(
-        "report run", 1, ("schema_version", "99", "update attnprobe"), _write("run/run.json", '{"schema_version": 99}')
+        "report run",
+        1,
+        ("schema 99", "update attnprobe"),
+        _write(
+            "run/run.json", '{"schema_version": 99, "command": "importance", "status": "complete", "arguments": {}}'
+        ),
     ),
     "report of another command": Bad(
         "report run",
@@ -257,7 +262,7 @@ FOLDERS = {
         "report run", 1, ("importance.csv", "columns"), _write("run/importance.csv", "a\n1\n")
     ),
     "report of broken maps": Bad("report run", 1, ("maps.npz", "run again"), _write("run/maps.npz", "x")),
-    "report in the way": Bad("report run", 1, ("writable",), _unreportable),
+    "report in the way": Bad("report run", 1, ("can't write", "report.html"), _unreportable),
 }
 
 CONFIGS = {

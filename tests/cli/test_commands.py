@@ -149,10 +149,19 @@ def test_unlabelled_rows_are_measured_by_fidelity(rows: str, sandbox: Path, call
     (sandbox / "test.csv").write_text("text,label\n" + rows)
     outcome = call("evaluate clf --eval-file test.csv --drop diagonal")
     assert outcome.code == 0
-    assert "importance is measured as fidelity to the dense model" in outcome.err
+    assert "what is measured is fidelity to the dense model" in outcome.err
     result = json.loads(outcome.out)
     assert (result["objective"]["kind"], result["metric_name"]) == ("fidelity", "agreement")
     assert "accuracy" not in outcome.out
+
+
+def test_fidelity_needs_no_labels(sandbox: Path, call: Call) -> None:
+    """The remedy that is named when labels and head do not fit."""
+    (sandbox / "values.csv").write_text("sentence1,sentence2,label\nthe cat,a dog,2.5\n")
+    line = "evaluate clf --task stsb --eval-file values.csv"
+    assert "--objective fidelity" in call(line).err
+    outcome = call(f"{line} --objective fidelity --drop diagonal")
+    assert (outcome.code, json.loads(outcome.out)["metric_name"]) == (0, "agreement")
 
 
 def test_a_random_head_gives_no_number(sandbox: Path, call: Call) -> None:

@@ -196,18 +196,26 @@ def test_a_run_without_overwritten_report_survives_failure(tmp_path: Path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(RunFolderError, match=r"^a report needs a writable folder, .* is not: No space left on device$"):
+    with pytest.raises(RunFolderError, match=r"^can't write .*report.html: No space left on device$"):
         write_report(tmp_path)
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == first
     assert not list(tmp_path.glob(".*.tmp"))
 
 
 BROKEN: dict[str, tuple[str, str | None, str]] = {
-    "no run.json": ("run.json", None, "a run folder holds run.json"),
-    "run.json is no JSON": ("run.json", "{", "run.json must be readable JSON"),
-    "run.json is a list": ("run.json", "[]", "run.json must hold a JSON object"),
-    "a later schema": ("run.json", '{"schema_version": 99}', "run.json must have schema_version 1 to 1"),
-    "another command": ("run.json", '{"schema_version": 1, "command": "bench"}', "a report needs a run of importance"),
+    "no run.json": ("run.json", None, "has no run.json"),
+    "run.json is no JSON": ("run.json", "{", "is not a run's record"),
+    "run.json is a list": ("run.json", "[]", "is not a run's record"),
+    "a later schema": (
+        "run.json",
+        '{"schema_version": 99, "command": "importance", "status": "complete", "arguments": {}}',
+        "has schema 99",
+    ),
+    "another command": (
+        "run.json",
+        '{"schema_version": 1, "command": "bench", "status": "complete", "arguments": {}}',
+        "a report needs a run of importance",
+    ),
     "no importance.csv": ("importance.csv", None, "a run folder holds importance.csv"),
     "empty importance.csv": ("importance.csv", "", "a run folder holds importance.csv"),
     "a column is missing": ("importance.csv", "method,level\n", "must have the columns position_class, site"),
@@ -240,7 +248,7 @@ def test_a_broken_run_folder_is_one_line(tmp_path: Path, case: str) -> None:
 
 
 def test_no_folder_at_all(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="is not a folder: check the path"):
+    with pytest.raises(RunFolderError, match=r"has no run\.json.*: check the path"):
         write_report(tmp_path / "nothing")
 
 
