@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from attnprobe.attention import AttentionCall, AttentionSession, attach, evaluating
+from attnprobe.attention import AttentionSession, attach, evaluating
+from attnprobe.data.batches import Batch
 from attnprobe.data.positions import REGIONS, UNIONS, Positions, class_map, membership, partition
 from attnprobe.data.sources import DataOptions
 from attnprobe.errors import UsageError
-from attnprobe.importance.context import first_output, to_numpy
 from attnprobe.masks.patterns import pattern_mask
 from attnprobe.metrics import METRICS
-from attnprobe.objectives import Prepared
 from attnprobe.options import GateOptions, ModelOptions
+from attnprobe.scoring import scored_output, to_numpy
 from attnprobe.statistics import metric_interval
 from attnprobe.workbench import Workbench, prepare
 
@@ -35,8 +36,10 @@ def evaluate(name: str, *, data: DataOptions, model: ModelOptions, gates: GateOp
     with attach(bench.checkpoint.model, backend=gates.backend) as session, evaluating(bench.checkpoint.model):
         causal = session.sites[0].causal
         _require_known(gates.drop, causal)
-        scores = _score_batches(bench, session, gates, model.per_device_batch_size, causal=causal)
+        batches = bench.batches(bench.encoded.plan(model.per_device_batch_size))
+        parts = [_score(bench, session, gates, batch, causal=causal) for batch in batches]
         identity = bench.identity(session.sites)
+    scores = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = np.argsort(scores["rows"])
     predictions, references = scores["prediction"][order], scores["reference"][order]
     if predictions.shape[1] == 1:
@@ -66,44 +69,30 @@ def evaluate(name: str, *, data: DataOptions, model: ModelOptions, gates: GateOp
     }
 
 
-def _score_batches(
-    bench: Workbench, session: AttentionSession, gates: GateOptions, batch_size: int, *, causal: bool
-) -> dict[str, Any]:
-    objective, columns = bench.objective, []
-    gated = bool(gates.drop or gates.pattern)
-    for batch in bench.batches(bench.encoded.plan(batch_size)):
-        prepared = objective.prepare(batch)
-        at = bench.positions(batch, causal=causal, window=gates.window)
-        keep = _kept(at, gates)
-        with torch.no_grad():
-            dense = _scored(bench, prepared) if gated or objective.kind == "fidelity" else None
-            with session.gate(_everywhere(keep)):
-                output = _scored(bench, prepared)
-            prepared = prepared.with_dense(output if dense is None else dense)
-            columns.append(
-                {
-                    "rows": batch.indices.cpu().numpy(),
-                    "loss": to_numpy(objective.loss(output, prepared)),
-                    "divergence": to_numpy(objective.divergence(output, prepared)),
-                    "prediction": to_numpy(objective.predictions(output, prepared)),
-                    "reference": to_numpy(objective.references(prepared)),
-                    "closed": to_numpy((at.valid & ~keep).sum((1, 2))),
-                    "valid": to_numpy(at.valid.sum((1, 2))),
-                }
-            )
-    return {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
-
-
-def _scored(bench: Workbench, prepared: Prepared) -> Tensor:
-    return bench.objective.output(first_output(bench.checkpoint.model, prepared.inputs), prepared)
-
-
-def _everywhere(keep: Tensor) -> Any:
-    def gate(call: AttentionCall) -> Tensor | None:
-        del call
-        return None if bool(keep.all()) else keep.unsqueeze(1)
-
-    return gate
+def _score(
+    bench: Workbench, session: AttentionSession, gates: GateOptions, batch: Batch, *, causal: bool
+) -> dict[str, NDArray[Any]]:
+    """Everything that is known of each example of a batch, gated."""
+    model, objective = bench.checkpoint.model, bench.objective
+    prepared = objective.prepare(batch)
+    at = bench.positions(batch, causal=causal, window=gates.window)
+    keep = _kept(at, gates)
+    with torch.no_grad():
+        prepared = prepared.with_dense(scored_output(model, objective, prepared))
+        assert prepared.dense is not None
+        output = prepared.dense
+        if gates.drop or gates.pattern:
+            with session.gate(lambda _call: keep.unsqueeze(1)):
+                output = scored_output(model, objective, prepared)
+        return {
+            "rows": batch.indices.cpu().numpy(),
+            "loss": to_numpy(objective.loss(output, prepared)),
+            "divergence": to_numpy(objective.divergence(output, prepared)),
+            "prediction": to_numpy(objective.predictions(output, prepared)),
+            "reference": to_numpy(objective.references(prepared)),
+            "closed": to_numpy((at.valid & ~keep).sum((1, 2))),
+            "valid": to_numpy(at.valid.sum((1, 2))),
+        }
 
 
 def _require_known(names: tuple[str, ...], causal: bool) -> None:

@@ -29,9 +29,7 @@ def probing(bench: Workbench, session: AttentionSession, *, batch_size: int = 32
     """The context of a default importance run, and every batch of its data."""
     options = ImportanceOptions()
     longest = max(bench.encoded.lengths)
-    layout = lay_out(
-        session.sites, classes=(), include_special=True, max_offset=options.max_offset, longest=longest
-    )
+    layout = lay_out(session.sites, classes=(), include_special=True, max_offset=options.max_offset, longest=longest)
     context = Context(
         session=session, objective=bench.objective, layout=layout, options=options, map_length=min(longest, 64)
     )

@@ -1,6 +1,6 @@
 """Ablation of every head with the states below the site reused, against whole passes, on the same batches.
 
-    python -m benchmarks.head_ablation_reuse CKPT [EVAL_FILE]
+python -m benchmarks.head_ablation_reuse CKPT [EVAL_FILE]
 """
 
 from __future__ import annotations

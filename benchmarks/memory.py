@@ -33,7 +33,8 @@ def peak(checkpoint: str, methods: str, rows: int) -> float:
 
 def main(checkpoint: str, methods: str = "mass,ablation,taylor,integrated-gradients") -> None:
     small, large = (peak(checkpoint, methods, rows) for rows in ROWS)
-    print(f"peak memory: {small:.0f} MiB at {ROWS[0]:,} rows, {large:.0f} MiB at {ROWS[1]:,} ({large / small - 1:+.1%})")
+    growth = f"{large / small - 1:+.1%}"
+    print(f"peak memory: {small:.0f} MiB at {ROWS[0]:,} rows, {large:.0f} MiB at {ROWS[1]:,} ({growth})")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 
 from attnprobe.attention import attach, evaluating
 from attnprobe.importance import taylor
-from attnprobe.importance.context import first_output
+from attnprobe.scoring import first_output
 from benchmarks.common import open_bench, probing, ratio, report
 
 

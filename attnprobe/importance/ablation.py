@@ -18,8 +18,9 @@ from torch import Tensor
 
 from attnprobe.attention import AttentionCall
 from attnprobe.attention.blocks import State
-from attnprobe.importance.context import Context, Item, Measurement, to_numpy
+from attnprobe.importance.context import Context, Item, Measurement
 from attnprobe.importance.controls import matched_offset, matched_random
+from attnprobe.scoring import to_numpy
 
 
 class _Ablation:

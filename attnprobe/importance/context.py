@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,6 +14,7 @@ from attnprobe.importance.cells import Cells
 from attnprobe.importance.layout import Layout
 from attnprobe.importance.options import ImportanceOptions
 from attnprobe.objectives import Objective, Prepared
+from attnprobe.scoring import scored_output
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -40,7 +39,7 @@ class Context:
 
     def forward(self, prepared: Prepared) -> Tensor:
         """The scored output of one pass, under whatever interventions are in force."""
-        return self.objective.output(first_output(self.session.model, prepared.inputs), prepared)
+        return scored_output(self.session.model, self.objective, prepared)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +68,3 @@ class Measurement:
 
     per_example: Arrays
     sums: Arrays | None = None
-
-
-def first_output(model: Any, inputs: dict[str, Tensor]) -> Tensor:
-    """A model's first output: logits, or hidden states (batch, tokens, width)."""
-    accepted = inspect.signature(model.forward).parameters
-    options = {"use_cache": False} if "use_cache" in accepted else {}
-    taken = {name: tensor for name, tensor in inputs.items() if name in accepted}
-    output: Tensor = model(**taken, **options, return_dict=True)[0]
-    return output
-
-
-def to_numpy(values: Tensor) -> NDArray[np.float32]:
-    """A tensor of any dtype and device as float32 in numpy (which has no bfloat16)."""
-    array: NDArray[np.float32] = values.detach().to("cpu", torch.float32).numpy()
-    return array

@@ -18,8 +18,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from attnprobe.data.positions import Positions
-from attnprobe.importance.context import Arrays, to_numpy
+from attnprobe.importance.context import Arrays
 from attnprobe.importance.layout import Layout
+from attnprobe.scoring import to_numpy
 from attnprobe.statistics import Estimate
 
 BINS = 256

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from attnprobe.attention import AttentionCall
 from attnprobe.importance.cells import Cells
-from attnprobe.importance.context import Arrays, Context, Item, Measurement, to_numpy
+from attnprobe.importance.context import Arrays, Context, Item, Measurement
 from attnprobe.importance.taylor import frozen
+from attnprobe.scoring import to_numpy
 
 
 def measure(context: Context, item: Item) -> Measurement:

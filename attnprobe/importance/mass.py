@@ -11,8 +11,9 @@ from torch import Tensor
 
 from attnprobe.attention import AttentionCall
 from attnprobe.importance.cells import Cells
-from attnprobe.importance.context import Context, Item, Measurement, to_numpy
+from attnprobe.importance.context import Context, Item, Measurement
 from attnprobe.importance.heads import HeadStatistics
+from attnprobe.scoring import to_numpy
 
 
 class _Mass:

@@ -17,7 +17,7 @@ from attnprobe.attention import AttentionSession, attach, evaluating
 from attnprobe.data.batches import Batch
 from attnprobe.data.sources import DataOptions
 from attnprobe.importance.cells import Cells
-from attnprobe.importance.context import Context, Item, Measurement, to_numpy
+from attnprobe.importance.context import Context, Item, Measurement
 from attnprobe.importance.layout import lay_out
 from attnprobe.importance.methods import METHODS
 from attnprobe.importance.options import ImportanceOptions
@@ -25,6 +25,7 @@ from attnprobe.importance.pieces import piece_name
 from attnprobe.importance.tables import write_tables
 from attnprobe.options import ModelOptions
 from attnprobe.runs import Mode, RunFolder, open_run, require_usable
+from attnprobe.scoring import to_numpy
 from attnprobe.workbench import Workbench, prepare
 
 logger = logging.getLogger(__name__)

@@ -46,7 +46,7 @@ class _Effects:
         if self.first is None:
             self.first = probabilities
         p = probabilities.detach()
-        probabilities.register_hook(lambda a: self._add(call.site.index, p, a))  # type: ignore[no-untyped-call]
+        probabilities.register_hook(lambda a: self._add(call.site.index, p, a))
 
     def _add(self, site: int, p: Tensor, a: Tensor) -> None:
         """Take in probabilities p and their gradient a, both (batch, heads, queries, keys)."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from attnprobe.attention import BACKENDS, AttentionCall, Gating, Site
 from tests.helpers.tolerance import assert_differs, assert_identical, assert_near
@@ -193,6 +195,23 @@ def test_where_nothing_is_kept_the_output_is_zero_and_gradients_are_finite(
     for gradient in gradients[:3]:
         assert not gradient[0].any()
         assert gradient[1].any()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_fused_kernel_is_never_given_a_row_without_keys(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which it answers by NaN or by 0, as the version and the device have it."""
+    kernel = functional.scaled_dot_product_attention
+    masks: list[Tensor] = []
+
+    def watched(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor, **options: Any) -> Tensor:
+        masks.append(attn_mask)
+        return kernel(query, key, value, attn_mask, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+    call, gating = _draw(Case(name="hard gate", hard=True, bias=bias))
+    BACKENDS["sdpa"](call, gating, [])
+    [mask] = masks
+    assert (mask if mask.dtype == torch.bool else mask > -torch.inf).any(-1).all()
 
 
 @each_backend
