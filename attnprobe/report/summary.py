@@ -168,7 +168,12 @@ def _control_label(row: Effect, measure: Measure) -> str:
 
 
 def _sentence_unit(measure: Measure, loss_unit: str) -> str:
-    return loss_unit if measure.unit == "loss" else ""
+    return in_sentence(loss_unit) if measure.unit == "loss" else ""
+
+
+def in_sentence(unit: str) -> str:
+    """A unit as it follows a figure: in brackets where it holds figures itself (`1 - cosine`)."""
+    return f"({unit})" if any(letter.isdigit() for letter in unit) else unit
 
 
 def _source(measure: Measure) -> str:

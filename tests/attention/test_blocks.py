@@ -89,7 +89,7 @@ def test_blocks_are_the_items_of_the_one_list_that_holds_every_site() -> None:
     "names",
     [
         pytest.param(("first.0.attention", "second.0.attention"), id="two lists"),
-        pytest.param(("first.0.attention", "first.0.attention"), id="shared module"),
+        pytest.param(("second.0.attention", "second.0.attention"), id="shared module"),
         pytest.param(("first.0.attention",), id="a block without a site"),
         pytest.param(("first.1.attention", "first.0.attention"), id="not in order"),
         pytest.param(("alone",), id="no list"),
