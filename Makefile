@@ -22,7 +22,7 @@ demo: $(VENV)/.demo
 	@echo "Open in a browser: $(CURDIR)/$(REPORT)"
 
 test: $(VENV)/.test
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

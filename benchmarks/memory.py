@@ -23,7 +23,7 @@ def peak(checkpoint: str, methods: str, rows: int) -> float:
         texts = [text for (text,) in prose().texts]
         file = Path(folder) / "rows.txt"
         file.write_text("\n".join(texts[row % len(texts)] for row in range(rows)) + "\n", encoding="utf-8")
-        arguments = [checkpoint, "--task", "text", "--eval-file", str(file), "--max-length", "48", "--methods", methods]
+        arguments = [checkpoint, "--task", "text", "--eval-file", str(file), "--max-length", "16", "--methods", methods]
         arguments += ["--ablation-levels", "class", "--control-draws", "1", "--n-steps", "2"]
         code = f"from attnprobe.cli import run; run({['importance', *arguments, '--output-dir', folder + '/run']!r})"
         code += "; import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"

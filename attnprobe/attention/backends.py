@@ -62,9 +62,7 @@ def eager(call: AttentionCall, gating: Gating, observers: list[Observer]) -> tup
     scores = scores.masked_fill(~valid, torch.finfo(scores.dtype).min)
     probabilities = functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     probabilities = probabilities.to(call.value.dtype)
-    has_key = valid.any(dim=-1, keepdim=True)
-    if observers or gating.soft is not None:
-        probabilities = probabilities.masked_fill(~has_key, 0.0)
+    probabilities = probabilities.masked_fill(~valid.any(dim=-1, keepdim=True), 0.0)
     if gating.soft is not None:
         probabilities = probabilities * gating.soft.to(probabilities.dtype)
         if gating.renormalise:
@@ -73,8 +71,7 @@ def eager(call: AttentionCall, gating: Gating, observers: list[Observer]) -> tup
     for observe in observers:
         observe(call, probabilities)
     weights = functional.dropout(probabilities, p=call.dropout) if call.dropout else probabilities
-    output = torch.matmul(weights, expand_groups(call.value, call.site.heads))
-    return output.masked_fill(~has_key, 0.0), probabilities
+    return torch.matmul(weights, expand_groups(call.value, call.site.heads)), probabilities
 
 
 def sdpa(call: AttentionCall, gating: Gating, observers: list[Observer]) -> tuple[Tensor, Tensor | None]:
