@@ -9,8 +9,8 @@ from typing import TypedDict
 from attnprobe.architectures import HEAD_NAMES, SUPPORTED, TEXT_INPUT, HeadKind, shared_layers
 from attnprobe.attention import BACKENDS, Site, attach
 from attnprobe.checkpoint import Checkpoint, open_checkpoint
+from attnprobe.checkpoint.notes import tied_parameters
 from attnprobe.errors import UnsupportedModelError
-from attnprobe.notes import tied_parameters
 
 SCHEMA_VERSION = 1
 

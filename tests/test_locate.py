@@ -9,10 +9,10 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from attnprobe import locate as locate_module
+from attnprobe.checkpoint import locate as locate_module
 from attnprobe.checkpoint import open_checkpoint
+from attnprobe.checkpoint.weights import sha256
 from attnprobe.errors import CheckpointError, MissingDependencyError
-from attnprobe.weights import sha256
 from tests.helpers import tiny_checkpoints as tiny
 
 

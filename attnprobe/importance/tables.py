@@ -27,7 +27,7 @@ COLUMNS = (
     *("method", "level", "position_class", "site", "head"),
     *_VALUE,
     *_BESIDE,
-    *("cells", "control_cells", "examples"),
+    *("cells", "examples", "control_cells"),
 )
 """Columns of ``importance.csv``. Positive values: removing it hurts, or, for mass, it receives attention."""
 

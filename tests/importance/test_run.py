@@ -34,7 +34,7 @@ SITES, HEADS = tiny.LAYERS, tiny.HEADS
 LABELLED = {"text_columns": ("sentence",), "label_column": "label"}
 COLUMNS = (
     "method,level,position_class,site,head,value,unit,ci_low,ci_high,control,control_ci_low,control_ci_high,"
-    "loss_dense,loss_ablated,metric_name,metric_dense,metric_ablated,cells,control_cells,examples"
+    "loss_dense,loss_ablated,metric_name,metric_dense,metric_ablated,cells,examples,control_cells"
 )
 OFFSETS = "method,offset,value,unit,ci_low,ci_high,control,control_ci_low,control_ci_high,cells,examples"
 AGREEMENT = "level,method_a,method_b,statistic,value,ci_low,ci_high,items,examples"

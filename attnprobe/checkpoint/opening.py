@@ -17,14 +17,12 @@ from attnprobe.architectures import (
     position_limit,
     unsupported_message,
 )
+from attnprobe.checkpoint.loading import Head, Source, architecture_names, load_model
+from attnprobe.checkpoint.locate import locate
+from attnprobe.checkpoint.notes import Note, file_notes, model_notes, tokenizer_notes
+from attnprobe.checkpoint.weights import WeightFiles, checkpoint_digest, find_weights
 from attnprobe.errors import CheckpointError, UnsupportedModelError, UsageError
-from attnprobe.loading import Head, Source, architecture_names, load_model
-from attnprobe.locate import locate
-from attnprobe.notes import Note, file_notes, model_notes, tokenizer_notes
 from attnprobe.quiet import first_line, quiet_transformers
-from attnprobe.weights import WeightFiles, checkpoint_digest, find_weights
-
-__all__ = ["DTYPES", "Checkpoint", "Head", "Note", "open_checkpoint", "parse_device", "parse_dtype"]
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from attnprobe.architectures import head_counts, position_offset, shared_layers
-from attnprobe.weights import WeightFiles
+from attnprobe.checkpoint.weights import WeightFiles
 
 HALF_PRECISION = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 

@@ -13,10 +13,10 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from attnprobe.architectures import AUTO_CLASSES, BODY_SUFFIX, ENCODERS, POOLER, HeadKind, head_class
+from attnprobe.checkpoint.notes import Note
+from attnprobe.checkpoint.weights import WeightFiles
 from attnprobe.errors import CheckpointError
-from attnprobe.notes import Note
 from attnprobe.quiet import first_line, quiet_transformers
-from attnprobe.weights import WeightFiles
 
 
 @dataclass(frozen=True, kw_only=True)
