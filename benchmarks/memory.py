@@ -2,7 +2,8 @@
 
     python -m benchmarks.memory CKPT [METHODS]
 
-The rows are the built-in prose, repeated, so that both runs see the same longest row. Linux: the peak is VmHWM.
+The rows are the built-in prose, repeated, so that both runs see the same longest row. The checkpoint is opened without
+its head: logits over a vocabulary would take time and hide what is looked for. Linux: the peak is ru_maxrss in KiB.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from transformers import AutoModel, AutoTokenizer
+
 from attnprobe.data.prose import prose
+from attnprobe.quiet import quiet_transformers
 
 ROWS = (1_000, 10_000)
 
@@ -23,7 +27,11 @@ def peak(checkpoint: str, methods: str, rows: int) -> float:
         texts = [text for (text,) in prose().texts]
         file = Path(folder) / "rows.txt"
         file.write_text("\n".join(texts[row % len(texts)] for row in range(rows)) + "\n", encoding="utf-8")
-        arguments = [checkpoint, "--task", "text", "--eval-file", str(file), "--max-length", "16", "--methods", methods]
+        base = str(Path(folder) / "base")
+        with quiet_transformers():
+            AutoModel.from_pretrained(checkpoint, dtype="float32").save_pretrained(base)
+            AutoTokenizer.from_pretrained(checkpoint).save_pretrained(base)
+        arguments = [base, "--task", "text", "--eval-file", str(file), "--max-length", "16", "--methods", methods]
         arguments += ["--ablation-levels", "class", "--control-draws", "1", "--n-steps", "2"]
         code = f"from attnprobe.cli import run; run({['importance', *arguments, '--output-dir', folder + '/run']!r})"
         code += "; import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
