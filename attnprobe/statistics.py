@@ -19,7 +19,8 @@ Blocks = Callable[[], Iterable[tuple[NDArray[np.int64], NDArray[np.floating]]]]
 """Gives (example numbers (rows,), values (rows, figures)) block by block, anew at each call. NaN = n/a."""
 
 CONFIDENCE = 0.95
-_BATCH = 50  # resamples drawn at a time: 50 x examples numbers in memory
+_DRAWS = 250_000
+"""Draws of examples held at once: resamples are drawn in batches, fewer at a time the more examples there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +78,16 @@ def bootstrap_means(blocks: Blocks, examples: int, *, resamples: int, seed: int)
     def means(numbers: NDArray[np.int64], axis: int = -1) -> Floats:
         del axis
         drawn = np.atleast_2d(numbers)
-        weights = np.stack([np.bincount(row, minlength=examples) for row in drawn]).astype(np.float64)
+        weights = np.empty((len(drawn), examples), dtype=np.float32)  # how often each example was drawn
+        for row, draw in zip(weights, drawn, strict=True):
+            row[:] = np.bincount(draw, minlength=examples)
         total: Floats | float = 0.0
         present: Floats | float = 0.0
         for rows, values in blocks():
             has = np.isfinite(values)
-            total = total + weights[:, rows] @ np.where(has, values, 0.0)
-            present = present + weights[:, rows] @ has.astype(np.float64)
+            share = weights[:, rows].astype(np.float64)
+            total = total + share @ np.where(has, values, 0.0)
+            present = present + share @ has.astype(np.float64)
         with np.errstate(invalid="ignore"):
             result: Floats = (np.asarray(total) / np.asarray(present)).T
         return result if numbers.ndim > 1 else result[:, 0]
@@ -97,7 +101,13 @@ def bootstrap_means(blocks: Blocks, examples: int, *, resamples: int, seed: int)
         warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
         warnings.filterwarnings("ignore", "invalid value", RuntimeWarning)
         result = stats.bootstrap(
-            (everyone,), means, vectorized=True, method="percentile", n_resamples=resamples, batch=_BATCH, rng=seed
+            (everyone,),
+            means,
+            vectorized=True,
+            method="percentile",
+            n_resamples=resamples,
+            batch=max(1, _DRAWS // examples),
+            rng=seed,
         )
     return Estimate(value=value, replicates=result.bootstrap_distribution, examples=np.asarray(counts))
 
