@@ -33,7 +33,7 @@ from attnprobe.options import ModelOptions
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PROSE = 24
+DEFAULT_PROSE = 16
 
 _KIND: dict[str, Kind] = {
     "sequence_classification": "classification",

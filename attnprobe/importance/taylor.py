@@ -90,6 +90,7 @@ def measure(context: Context, item: Item) -> Measurement:
         probed = context.objective.probe(output, item.prepared, item.generator)
         assert effects.first is not None
         torch.autograd.grad(probed[probed.isfinite()].sum(), effects.first)
+        effects.first = None  # its hook refers to the effects: a circle that would keep its memory for a while
     has_class, has_offset = item.cells.counts > 0, item.cells.offset_counts > 0
     unknown = ~probed.detach().isfinite()
     class_head, head = effects.class_head, effects.head
