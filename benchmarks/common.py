@@ -12,9 +12,8 @@ import torch
 from attnprobe.attention import AttentionSession
 from attnprobe.data.sources import DataOptions
 from attnprobe.importance.context import Context, Item
-from attnprobe.importance.layout import lay_out
 from attnprobe.importance.options import ImportanceOptions
-from attnprobe.importance.run import make_item
+from attnprobe.importance.run import make_context, make_item
 from attnprobe.options import ModelOptions
 from attnprobe.workbench import Workbench, prepare
 
@@ -27,12 +26,7 @@ def open_bench(checkpoint: str, eval_file: str | None, *, examples: int, batch_s
 
 def probing(bench: Workbench, session: AttentionSession, *, batch_size: int = 32) -> tuple[Context, list[Item]]:
     """The context of a default importance run, and every batch of its data."""
-    options = ImportanceOptions()
-    longest = max(bench.encoded.lengths)
-    layout = lay_out(session.sites, classes=(), include_special=True, max_offset=options.max_offset, longest=longest)
-    context = Context(
-        session=session, objective=bench.objective, layout=layout, options=options, map_length=min(longest, 64)
-    )
+    context = make_context(bench, session, ImportanceOptions())
     plan = bench.encoded.plan(batch_size)
     items = [make_item(bench, context, batch) for batch in bench.batches(plan)]
     for item in items:

@@ -65,7 +65,7 @@ def run_importance(
     require_usable(output_dir, mode=mode)
     bench = prepare(name, data, model)
     with attach(bench.checkpoint.model) as session, evaluating(bench.checkpoint.model):
-        context = _context(bench, session, options)
+        context = make_context(bench, session, options)
         run = open_run(
             output_dir,
             command="importance",
@@ -93,7 +93,8 @@ def run_importance(
     return run
 
 
-def _context(bench: Workbench, session: AttentionSession, options: ImportanceOptions) -> Context:
+def make_context(bench: Workbench, session: AttentionSession, options: ImportanceOptions) -> Context:
+    """The fixed parts of a run: which figures there are, for this model, these options and this data."""
     longest = max(bench.encoded.lengths)
     layout = lay_out(
         session.sites,
