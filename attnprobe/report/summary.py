@@ -121,12 +121,14 @@ def _heads(run: Run, measure: Measure) -> str:
     heads = [row for row in run.effects if row.level == "head" and _by(row, measure) and row.measured]
     if measure.method != "ablation" or measure.unit != "loss" or not heads:
         return ""
-    harmless = sum(1 for row in heads if row.low <= 0)
     top = max(heads, key=lambda row: row.value)
+    figure = estimate(top.value, top.low, top.high, signed=True, unit=in_sentence(run.loss_unit))
+    needed = f"head {top.head} of site {top.site} is needed most ({figure})."
+    if run.part("objective").get("kind") == "fidelity":  # which any change raises
+        return f"Of {len(heads)} heads removed alone, {needed}"
+    harmless = sum(1 for row in heads if row.low <= 0)
     return (
-        f"Of {len(heads)} heads, {harmless} can each be removed alone without a measurable rise of the loss; "
-        f"head {top.head} of site {top.site} is needed most "
-        f"({estimate(top.value, top.low, top.high, signed=True, unit=run.loss_unit)})."
+        f"Of {len(heads)} heads, {harmless} can each be removed alone without a measurable rise of the loss; {needed}"
     )
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from attnprobe.report import finding
 from attnprobe.report.labels import METHODS, PARTITION, UNIONS, class_name, class_tick
+from attnprobe.report.summary import notes
+from attnprobe.report.tables import read_run
+from tests.helpers.run_folders import write_run_folder
 
 
 def table(
@@ -133,3 +140,16 @@ def test_labels_are_distinct() -> None:
     assert class_name("diagonal") == "the diagonal"
     assert class_tick("diagonal") == "diagonal"
     assert class_tick("made_up") == "made_up"
+
+
+def test_no_head_is_called_harmless_under_fidelity(tmp_path: Path) -> None:
+    """The divergence of any change is above 0, and so is the low end of its interval."""
+    write_run_folder(tmp_path, sites=2, heads=3, length=5)
+    assert any(re.match(r"Of 6 heads, \d can each be removed alone", note) for note in notes(read_run(tmp_path)))
+    record = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    record["objective"] |= {"kind": "fidelity", "loss_unit": "1 - cosine"}
+    (tmp_path / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    (sentence,) = [note for note in notes(read_run(tmp_path)) if note.startswith("Of 6 heads")]
+    assert re.fullmatch(
+        r"Of 6 heads removed alone, head \d of site \d is needed most \(\S+ \(1 - cosine\) \[.*\]\)\.", sentence
+    )
