@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnprobe.attention import AttentionSession, attach, evaluating
 from attnprobe.data.batches import Batch
-from attnprobe.data.positions import REGIONS, UNIONS, Positions, class_map, membership, partition
+from attnprobe.data.positions import REGIONS, Positions, cells_of, class_map, membership
 from attnprobe.data.sources import DataOptions
 from attnprobe.errors import UsageError
 from attnprobe.masks.patterns import pattern_mask
@@ -107,12 +107,9 @@ def _kept(at: Positions, gates: GateOptions) -> Tensor:
     keep = torch.ones_like(at.valid)
     if gates.pattern:
         keep &= pattern_mask(gates.pattern, at, reach=gates.pattern_window)
-    classes = list(partition(at.causal))
-    cells = class_map(at)
     for name in gates.drop:
         if name in REGIONS:
             keep &= ~REGIONS[name](at)
         else:
-            members = [classes.index(member) for member in UNIONS.get(name, (name,)) if member in classes]
-            keep &= ~torch.isin(cells, torch.tensor(members, device=cells.device))
+            keep &= ~cells_of(class_map(at), membership([name], at.causal)[0])
     return keep

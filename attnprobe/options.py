@@ -8,7 +8,9 @@ from attnprobe.errors import UsageError
 
 OBJECTIVES = ("auto", "task", "lm", "fidelity")
 POOLINGS = ("auto", "mean", "cls", "tokens")
-BACKENDS = ("eager", "sdpa")
+DEFAULT_LENGTH = 128
+"""Longest input in tokens unless told otherwise; checkpoints that read less are not asked for more."""
+
 CLASSES_HELP = (
     "diagonal, cls_key, cls_query, sep_key, sep_query, previous, next, neighbour, cross_segment, other "
     "(causal models: first_key, first_query), and the unions cls, sep, special, window"
@@ -42,7 +44,9 @@ class ModelOptions:
     )
     max_length: int | None = field(
         default=None,
-        metadata={"help": "Longest input in tokens, special ones included. [default: the model's, at most 128]"},
+        metadata={
+            "help": f"Longest input in tokens, special ones included. [default: the model's, at most {DEFAULT_LENGTH}]"
+        },
     )
     per_device_batch_size: int = field(default=32, metadata={"help": "Examples in a batch."})
     seed: int = field(default=0, metadata={"help": "Seed of everything that is drawn."})

@@ -29,11 +29,12 @@ from attnprobe.objectives import (
     TokenFidelity,
     TokenTask,
 )
-from attnprobe.options import ModelOptions
+from attnprobe.options import DEFAULT_LENGTH, ModelOptions
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_PROSE = 16
+"""Sentences of the built-in prose when no data and no limit is named: about a minute on a laptop."""
 
 _KIND: dict[str, Kind] = {
     "sequence_classification": "classification",
@@ -43,9 +44,6 @@ _KIND: dict[str, Kind] = {
     "causal_lm": "text",
 }
 """What a head's data is."""
-
-
-DEFAULT_LENGTH = 128
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,16 +199,7 @@ def test_notes_of_a_gpt2(tmp_path: Path) -> None:
 
 
 def test_notes_of_shared_layers_and_of_a_missing_tokenizer(tmp_path: Path) -> None:
-    config = transformers.AlbertConfig(
-        vocab_size=131,
-        embedding_size=8,
-        hidden_size=12,
-        num_hidden_layers=5,
-        num_attention_heads=3,
-        intermediate_size=29,
-    )
-    with quiet_transformers():
-        transformers.AlbertModel(config).save_pretrained(tmp_path)
+    tiny.albert(tmp_path, transformers.AlbertModel)
     (tmp_path / "vocab.txt").write_text("of another family\n")
     checkpoint = open_checkpoint(str(tmp_path), need_tokenizer=False)
     assert checkpoint.tokenizer is None
@@ -217,18 +208,7 @@ def test_notes_of_shared_layers_and_of_a_missing_tokenizer(tmp_path: Path) -> No
 
 
 def test_notes_of_grouped_queries_and_of_too_large_a_tokenizer(tmp_path: Path) -> None:
-    config = transformers.LlamaConfig(
-        vocab_size=131,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=29,
-        max_position_embeddings=59,
-    )
-    with quiet_transformers():
-        transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
-    tiny.byte_tokenizer(tmp_path)
+    tiny.llama_causal_lm(tmp_path, vocabulary=131)
     checkpoint = open_checkpoint(str(tmp_path))
     assert checkpoint.usable_length == 59
     assert _codes(checkpoint) == ["kv_groups", "no_cls", "no_sep", "no_pad", "tokenizer_larger"]

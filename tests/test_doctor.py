@@ -20,36 +20,6 @@ from cli.doctor import command
 from tests.helpers import tiny_checkpoints as tiny
 
 
-def _albert(folder: Path) -> Path:
-    config = transformers.AlbertConfig(
-        vocab_size=131,
-        embedding_size=8,
-        hidden_size=12,
-        num_hidden_layers=5,
-        num_attention_heads=3,
-        intermediate_size=29,
-    )
-    with quiet_transformers():
-        transformers.AlbertForMaskedLM(config).save_pretrained(folder)
-    return folder
-
-
-def _llama(folder: Path) -> Path:
-    config = transformers.LlamaConfig(
-        vocab_size=257,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=29,
-        max_position_embeddings=59,
-    )
-    with quiet_transformers():
-        transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    tiny.byte_tokenizer(folder)
-    return folder
-
-
 def test_examine_a_classifier(tmp_path: Path) -> None:
     folder = tiny.bert_classifier(tmp_path)
     findings = examine(str(folder))
@@ -99,7 +69,7 @@ def test_examine_a_classifier(tmp_path: Path) -> None:
 
 
 def test_shared_layers_and_no_tokenizer(tmp_path: Path) -> None:
-    findings = examine(str(_albert(tmp_path)))
+    findings = examine(str(tiny.albert(tmp_path, transformers.AlbertForMaskedLM)))
     assert len(findings["sites"]) == 5
     assert [site["application"] for site in findings["sites"]] == [0, 1, 2, 3, 4]
     assert findings["modules"] == 1
@@ -113,7 +83,7 @@ def test_shared_layers_and_no_tokenizer(tmp_path: Path) -> None:
 
 
 def test_grouped_queries(tmp_path: Path) -> None:
-    findings = examine(str(_llama(tmp_path)))
+    findings = examine(str(tiny.llama_causal_lm(tmp_path, vocabulary=257)))
     assert {(site["heads"], site["kv_heads"], site["causal"]) for site in findings["sites"]} == {(4, 2, True)}
     assert "whole key-value groups only" in findings["commands"]["export"]["text"]
     assert "sites of 4 heads over 2 key-value heads, head dimension 4, causal" in render(findings)

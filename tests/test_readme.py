@@ -16,8 +16,7 @@ import pytest
 from attnprobe.architectures import SUPPORTED, UNSUPPORTED
 from attnprobe.data.positions import BIDIRECTIONAL, REGIONS, UNIONS, membership
 from attnprobe.data.sources import DataOptions
-from attnprobe.importance.layout import LEVELS
-from attnprobe.importance.methods import METHODS
+from attnprobe.importance.methods import LEVELS, METHODS
 from attnprobe.importance.options import ImportanceOptions
 from attnprobe.importance.run import FILES
 from attnprobe.masks.patterns import PATTERNS

@@ -44,9 +44,9 @@ def attach(model: PreTrainedModel, *, backend: str = "eager") -> Iterator[Attent
         with evaluating(model):
             try:
                 _discover(session, example_inputs(model))
+            except AttnProbeError:
+                raise
             except (ValueError, TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
-                if isinstance(error, AttnProbeError):
-                    raise
                 reason = " ".join(str(error).split())
                 raise UnsupportedModelError(
                     f"{type(model).__name__} can't be run on made-up tokens, so its attention can't be found: {reason}"

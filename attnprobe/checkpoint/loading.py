@@ -118,7 +118,7 @@ def _attempt(
                 output_loading_info=True,
                 **options,
             )
-    except Exception as error:
+    except Exception as error:  # transformers and torch raise errors of every kind
         raise CheckpointError(
             f"{source.name}: transformers cannot load it ({first_line(error)}); check its files"
         ) from error

@@ -89,7 +89,7 @@ def _hub_folder(name: str, *, trust_remote_code: bool) -> Path:
             f"{name!r} is no folder here, and as a hub id it is neither cached nor reachable (offline, or no network); "
             "give the path of a checkpoint's folder"
         ) from error
-    except Exception as error:
+    except Exception as error:  # the hub's client raises errors of every kind
         raise CheckpointError(
             f"{name!r} is no folder here, and the hub refused it: {first_line(error)}; "
             "give the path of a checkpoint's folder"

@@ -193,7 +193,7 @@ def _load_config(name: str, folder: Path, *, remote_code: bool) -> PreTrainedCon
     try:
         with quiet_transformers():
             return AutoConfig.from_pretrained(folder, trust_remote_code=remote_code)
-    except Exception as error:
+    except Exception as error:  # transformers raises errors of every kind
         raise CheckpointError(f"{name}: config.json is not valid ({first_line(error)}); correct it") from error
 
 
@@ -207,7 +207,7 @@ def _load_tokenizer(source: Source, *, trust_remote_code: bool) -> tuple[PreTrai
             tokenizer = AutoTokenizer.from_pretrained(
                 source.folder, config=source.config, trust_remote_code=trust_remote_code
             )
-    except Exception as error:
+    except Exception as error:  # transformers raises errors of every kind
         return None, f"its tokenizer cannot be loaded ({first_line(error)})"
     files = sorted(set(tokenizer.vocab_files_names.values()))
     if files and not any((source.folder / file).is_file() for file in {*files, "tokenizer.json"}):

@@ -111,7 +111,7 @@ def _safetensors_elements(file: Path) -> Counter[str]:
 def _pickle_elements(file: Path) -> Counter[str]:
     try:
         state = torch.load(file, map_location="meta", weights_only=True)
-    except Exception as error:
+    except Exception as error:  # torch and pickle raise errors of every kind
         raise CheckpointError(
             f"{file}: refused: this pickle is damaged or holds more than weights, and its code is never run; "
             "save the model again as safetensors"

@@ -221,6 +221,16 @@ def class_map(at: Positions) -> Tensor:
     return cells.masked_fill(~at.valid, -1)
 
 
+def cells_of(cells: Tensor, members: Tensor) -> Tensor:
+    """The cells of some classes: bool (batch, queries, keys).
+
+    Args:
+        cells: the class of every cell, from :func:`class_map`.
+        members: bool (classes,), which classes of the partition; a row of :func:`membership`.
+    """
+    return torch.isin(cells, members.nonzero()[:, 0].to(cells.device))
+
+
 def membership(names: Sequence[str], causal: bool) -> Tensor:
     """Which classes of the partition make up each named class or union: bool (names, classes).
 

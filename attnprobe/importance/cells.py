@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnprobe.data.positions import Positions, class_map, partition
+from attnprobe.data.positions import Positions, cells_of, class_map, partition
 from attnprobe.importance.layout import Layout
 
 
@@ -55,8 +55,7 @@ class Cells:
 
     def of(self, name: int) -> Tensor:
         """bool (batch, queries, keys): the cells of the named class with this number in the layout."""
-        members = self.membership[name, :-1].nonzero()[:, 0]
-        return torch.isin(self.map, members)
+        return cells_of(self.map, self.membership[name, :-1])
 
     def of_offset(self, offset: int) -> Tensor:
         """bool (batch, queries, keys): the cells at i - j = offset."""

@@ -1,4 +1,4 @@
-"""What figures there are: the levels of importance, and the axes of each."""
+"""What figures a run has: how many of each level, and their order."""
 
 from __future__ import annotations
 
@@ -11,16 +11,7 @@ from torch import Tensor
 from attnprobe.attention import Site
 from attnprobe.data.positions import UNIONS, membership, partition
 from attnprobe.errors import UnsupportedModelError
-
-LEVELS: dict[str, tuple[str, ...]] = {
-    "class": ("class",),
-    "site": ("site",),
-    "head": ("site", "head"),
-    "class_site": ("class", "site"),
-    "class_head": ("class", "site", "head"),
-    "offset": ("offset",),
-}
-"""Axes of the figures of each level, in the order in which arrays hold them, after the examples."""
+from attnprobe.importance.methods import LEVELS
 
 
 @dataclass(frozen=True, kw_only=True)

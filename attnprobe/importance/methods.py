@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LEVELS: dict[str, tuple[str, ...]] = {
+    "class": ("class",),
+    "site": ("site",),
+    "head": ("site", "head"),
+    "class_site": ("class", "site"),
+    "class_head": ("class", "site", "head"),
+    "offset": ("offset",),
+}
+"""Axes of the figures of each level, in the order in which arrays hold them, after the examples."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Series:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from attnprobe.errors import UsageError
-from attnprobe.importance.methods import METHODS
+from attnprobe.importance.methods import LEVELS, METHODS
 from attnprobe.options import CLASSES_HELP
 
-ABLATION_LEVELS = ("class", "site", "head", "class_site", "class_head", "offset")
+ABLATION_LEVELS = tuple(LEVELS)
 TAYLOR_FORMS = ("row-exact", "derivative")
 
 

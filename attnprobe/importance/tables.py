@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from attnprobe.data.positions import UNIONS
 from attnprobe.importance.heads import heads_table
-from attnprobe.importance.layout import LEVELS, Layout
-from attnprobe.importance.methods import METHODS, Series
+from attnprobe.importance.layout import Layout
+from attnprobe.importance.methods import LEVELS, METHODS, Series
 from attnprobe.importance.options import ImportanceOptions
 from attnprobe.importance.pieces import Pieces
 from attnprobe.metrics import METRICS

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from transformers import (
+    AlbertConfig,
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
@@ -22,6 +23,8 @@ from transformers import (
     BertModel,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     RobertaConfig,
@@ -218,3 +221,35 @@ def as_shards(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with quiet_transformers():
         model.save_pretrained(folder, max_shard_size="5KB")
+
+
+def albert(folder: Path, model: type[PreTrainedModel]) -> Path:
+    """Five sites of one shared layer, without a tokenizer; `model` is a class of ALBERT's family."""
+    config = AlbertConfig(
+        vocab_size=131,
+        embedding_size=8,
+        hidden_size=12,
+        num_hidden_layers=5,
+        num_attention_heads=3,
+        intermediate_size=29,
+    )
+    with quiet_transformers():
+        model(config).save_pretrained(folder)
+    return folder
+
+
+def llama_causal_lm(folder: Path, *, vocabulary: int) -> Path:
+    """Four query heads on two key-value heads, with the byte tokenizer."""
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=29,
+        max_position_embeddings=59,
+    )
+    with quiet_transformers():
+        LlamaForCausalLM(config).save_pretrained(folder)
+    byte_tokenizer(folder)
+    return folder
