@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnprobe.attention import AttentionSession, attach, evaluating
+from attnprobe.attention import AttentionSession, evaluating
 from attnprobe.data.batches import Batch
 from attnprobe.data.positions import REGIONS, Positions, cells_of, class_map, membership
 from attnprobe.data.sources import DataOptions
 from attnprobe.errors import UsageError
-from attnprobe.masks.patterns import pattern_mask
+from attnprobe.masks.patterns import PATTERNS, pattern_mask
 from attnprobe.metrics import METRICS
 from attnprobe.options import GateOptions, ModelOptions
 from attnprobe.scoring import scored_output, to_numpy
@@ -27,13 +27,14 @@ def evaluate(name: str, *, data: DataOptions, model: ModelOptions, gates: GateOp
 
     Returns:
         ``metric_name``, ``metric`` with its interval ``ci_low`` and ``ci_high``, ``loss`` (mean over examples),
-        ``examples``; and the divergence from the dense model, the share of valid cells closed, what was measured.
+        ``examples``; and the divergence from the checkpoint as it is, the share of valid cells closed (by the mask of
+        an export too), what was measured.
 
     Raises:
         AttnProbeError: see :func:`~attnprobe.workbench.prepare`; UsageError for an unknown class or pattern.
     """
     bench = prepare(name, data, model)
-    with attach(bench.checkpoint.model, backend=gates.backend) as session, evaluating(bench.checkpoint.model):
+    with bench.attached(backend=gates.backend) as session, evaluating(bench.checkpoint.model):
         causal = session.sites[0].causal
         _require_known(gates.drop, causal)
         batches = bench.batches(bench.encoded.plan(model.per_device_batch_size))
@@ -62,7 +63,8 @@ def evaluate(name: str, *, data: DataOptions, model: ModelOptions, gates: GateOp
         "metrics": metrics,
         "drop": list(gates.drop),
         "pattern": gates.pattern,
-        "pattern_window": gates.pattern_window if gates.pattern else None,
+        "pattern_window": gates.pattern_parameters[PATTERNS[gates.pattern].size] if gates.pattern else None,
+        "pattern_parameters": gates.pattern_parameters or None,
         "cell_sparsity": float(scores["closed"].sum() / scores["valid"].sum()),
         **identity,
         "warnings": list(bench.warnings),
@@ -90,9 +92,23 @@ def _score(
             "divergence": to_numpy(objective.divergence(output, prepared)),
             "prediction": to_numpy(objective.predictions(output, prepared)),
             "reference": to_numpy(objective.references(prepared)),
-            "closed": to_numpy((at.valid & ~keep).sum((1, 2))),
+            "closed": to_numpy(_closed(bench, session, batch, keep & at.valid, at.valid)),
             "valid": to_numpy(at.valid.sum((1, 2))),
         }
+
+
+def _closed(bench: Workbench, session: AttentionSession, batch: Batch, keep: Tensor, valid: Tensor) -> Tensor:
+    """Valid cells that are closed, by the mask of an export too: (batch,), a mean over sites and heads."""
+    mask, rules = bench.checkpoint.mask, bench.checkpoint.rules
+    if mask is None or rules is None:
+        return (valid & ~keep).sum((1, 2))
+    at = rules.positions(batch.inputs["input_ids"], batch.inputs["attention_mask"])
+    mask = mask.to(keep.device)
+    cells = mask.cells(at)
+    kept = [
+        (mask.keep(at, site.index, cells) & keep.unsqueeze(1)).sum((2, 3)).float().mean(1) for site in session.sites
+    ]
+    return valid.sum((1, 2)) - torch.stack(kept).mean(0)
 
 
 def _require_known(names: tuple[str, ...], causal: bool) -> None:
@@ -106,7 +122,7 @@ def _kept(at: Positions, gates: GateOptions) -> Tensor:
     """Cells that stay open: bool (batch, queries, keys)."""
     keep = torch.ones_like(at.valid)
     if gates.pattern:
-        keep &= pattern_mask(gates.pattern, at, reach=gates.pattern_window)
+        keep &= pattern_mask(gates.pattern, at, gates.pattern_parameters)
     for name in gates.drop:
         if name in REGIONS:
             keep &= ~REGIONS[name](at)

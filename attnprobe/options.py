@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from attnprobe.errors import UsageError
+from attnprobe.masks.patterns import PATTERNS, pattern_parameters
 
 OBJECTIVES = ("auto", "task", "lm", "fidelity")
 POOLINGS = ("auto", "mean", "cls", "tokens")
@@ -16,6 +17,8 @@ CLASSES_HELP = (
     "(causal models: first_key, first_query), and the unions cls, sep, special, window"
 )
 """The names in `attnprobe.data.positions`, for help texts; a test compares."""
+
+PATTERNS_HELP = "; ".join(f"{name}: {pattern.summary}" for name, pattern in PATTERNS.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +86,14 @@ class GateOptions:
         },
     )
     pattern: str | None = field(
-        default=None, metadata={"help": "Keep only the cells of a fixed pattern: window, star."}
+        default=None, metadata={"help": f"Keep only the cells of a fixed pattern. {PATTERNS_HELP}."}
     )
-    pattern_window: int = field(default=1, metadata={"help": "Reach of the pattern's window, in tokens."})
+    pattern_window: int | None = field(
+        default=None,
+        metadata={
+            "help": "Reach of the pattern in tokens; of strided and fixed, the stride. [default: the pattern's own]"
+        },
+    )
     window: int = field(default=4, metadata={"help": "Reach of the class `neighbour`, in tokens."})
     backend: str = field(default="eager", metadata={"help": "eager or sdpa."})
     resamples: int = field(default=1000, metadata={"help": "Bootstrap resamples behind the 95 % interval."})
@@ -93,7 +101,21 @@ class GateOptions:
     def __post_init__(self) -> None:
         if self.window < 2:
             raise UsageError(f"--window must be at least 2 (offset 1 is a class of its own), not {self.window}")
-        if self.pattern_window < 0:
+        if self.pattern_window is not None and self.pattern_window < 0:
             raise UsageError(f"--pattern-window must be 0 or more, not {self.pattern_window}")
+        if self.pattern is not None and self.pattern not in PATTERNS:
+            raise UsageError(f"--pattern must be one of {', '.join(PATTERNS)}, not {self.pattern!r}")
+        try:
+            _ = self.pattern_parameters
+        except UsageError as error:
+            raise UsageError(f"--pattern-window: {error}") from error
         if self.resamples < 10:
             raise UsageError(f"--resamples must be at least 10, not {self.resamples}")
+
+    @property
+    def pattern_parameters(self) -> dict[str, int]:
+        """All parameters of the pattern: its own, and `pattern_window` as its size. None of them without a pattern."""
+        if self.pattern is None:
+            return {}
+        size = {} if self.pattern_window is None else {PATTERNS[self.pattern].size: self.pattern_window}
+        return pattern_parameters(self.pattern, size)
