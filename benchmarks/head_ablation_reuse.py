@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from attnprobe.attention import attach, evaluating
+from attnprobe.attention import evaluating
 from attnprobe.importance import ablation
 from benchmarks.common import open_bench, probing, ratio, report
 
@@ -16,7 +16,7 @@ from benchmarks.common import open_bench, probing, ratio, report
 def main(checkpoint: str, eval_file: str | None = None) -> None:
     bench = open_bench(checkpoint, eval_file, examples=64)
     model = bench.checkpoint.model
-    with attach(model) as session, evaluating(model):
+    with bench.attached() as session, evaluating(model):
         context, items = probing(bench, session)
         context = replace(context, options=replace(context.options, ablation_levels=("head",)))
         blocks = session.blocks

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from attnprobe.attention import attach, evaluating
+from attnprobe.attention import evaluating
 from attnprobe.importance import taylor
 from attnprobe.scoring import first_output
 from benchmarks.common import open_bench, probing, ratio, report
@@ -18,7 +18,7 @@ from benchmarks.common import open_bench, probing, ratio, report
 def main(checkpoint: str, eval_file: str | None = None) -> None:
     bench = open_bench(checkpoint, eval_file, examples=128)
     model = bench.checkpoint.model
-    with attach(model) as session, evaluating(model):
+    with bench.attached() as session, evaluating(model):
         context, items = probing(bench, session)
 
         def ours() -> None:

@@ -17,6 +17,7 @@ from .output import log_to_stderr
 COMMANDS = {
     "doctor": "What a checkpoint is, and what can be done with it.",
     "importance": "Which attention positions, heads and sites a checkpoint needs.",
+    "sparsify": "Learn attention masks, hold them against controls, export the masked model.",
     "evaluate": "Metric and loss of a checkpoint, gated or not, as JSON.",
     "report": "Make a run folder's report again from its tables.",
 }

@@ -53,7 +53,7 @@ def _option(described: Field[Any], hint: Any) -> Callable[[Function], Function]:
         return click.option(_REPEATED[name], name, multiple=True, metavar="NAME", help=help_text)
     if name in _SWITCHES:
         return click.option(_SWITCHES[name], name, default=default, show_default=True, help=help_text)
-    flag = "--" + name.replace("_", "-")
+    flag = str(described.metadata.get("flag", "--" + name.replace("_", "-")))
     if hint is bool:
         return click.option(flag, name, is_flag=True, help=help_text)
     if hint == tuple[str, ...]:

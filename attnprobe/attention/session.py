@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,8 @@ IMPLEMENTATION = "attnprobe"
 GateSource = Callable[[AttentionCall], "Tensor | None"]
 """Gives a call's gate, broadcastable to (batch, heads, queries, keys): bool, float, or None for all ones."""
 
-_sessions: WeakKeyDictionary[nn.Module, AttentionSession] = WeakKeyDictionary()
+_sessions: WeakKeyDictionary[nn.Module, ReferenceType[AttentionSession]] = WeakKeyDictionary()
+# A session holds its model: a strong reference to it from here would keep both for ever.
 
 # What some families hand to attention beside the formula, and this function can't honour.
 _UNSUPPORTED_ARGUMENTS = {
@@ -56,6 +58,7 @@ class AttentionSession:
         self._applications: dict[nn.Module, list[Site]] = {}
         self._calls: dict[nn.Module, int] = {}
         self._gates: list[tuple[GateSource, bool]] = []
+        self._shifts: list[GateSource] = []
         self._observers: list[Observer] = []
         self._discoverer: Callable[[nn.Module, AttentionCall], None] | None = None
 
@@ -87,6 +90,19 @@ class AttentionSession:
             yield
         finally:
             self._gates.remove((source, renormalise))
+
+    @contextmanager
+    def shift(self, source: GateSource) -> Iterator[None]:
+        """Add to the scores of every site, before softmax.
+
+        Args:
+            source: called once a site and forward pass; gives what is added, float, or None for nothing.
+        """
+        self._shifts.append(source)
+        try:
+            yield
+        finally:
+            self._shifts.remove(source)
 
     @contextmanager
     def observe(self, observer: Observer) -> Iterator[None]:
@@ -138,7 +154,21 @@ class AttentionSession:
             self._discoverer(module, call)
         if self._applications.get(module) is None:
             return BACKENDS[self.backend](call, Gating(), [])
-        return BACKENDS[self.backend](call, self._gating(call), self._observers)
+        return BACKENDS[self.backend](self._shifted(call), self._gating(call), self._observers)
+
+    def _shifted(self, call: AttentionCall) -> AttentionCall:
+        """The call with everything that is added to its scores in its bias."""
+        for source in self._shifts:
+            added = source(call)
+            if added is not None:
+                call = replace(call, bias=added if call.bias is None else call.bias + added)
+        return call
+
+
+def session_of(module: nn.Module) -> AttentionSession | None:
+    """The session that a module is under, if any."""
+    found = _sessions.get(module)
+    return None if found is None else found()
 
 
 def attention(
@@ -161,7 +191,7 @@ def attention(
     Raises:
         UnsupportedModelError: the model hands over something the formula has no place for.
     """
-    session = _sessions.get(module)
+    session = session_of(module)
     if session is None:
         raise UnsupportedModelError(
             f"attention of {type(module).__name__} was called outside of an attached model; "
@@ -214,7 +244,7 @@ def switched(model: PreTrainedModel, *, backend: str = "eager") -> Iterator[Atte
 
     if backend not in BACKENDS:
         raise UsageError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
-    if any(module in _sessions for module in model.modules()):
+    if any(session_of(module) is not None for module in model.modules()):
         raise UsageError("the model is attached already; leave the first `attach` before the second")
     AttentionInterface.register(IMPLEMENTATION, attention)
     AttentionMaskInterface.register(IMPLEMENTATION, _boolean_mask)
@@ -223,12 +253,26 @@ def switched(model: PreTrainedModel, *, backend: str = "eager") -> Iterator[Atte
         for config, implementation in _implementations(model):
             stack.callback(setattr, config, "_attn_implementation_internal", implementation)
         for module in model.modules():
-            _sessions[module] = session
+            _sessions[module] = ref(session)
             stack.callback(_sessions.pop, module, None)
         stack.callback(model.register_forward_pre_hook(session._start_pass).remove)
         with quiet_transformers():
             model.set_attn_implementation(IMPLEMENTATION)
         yield session
+
+
+@contextmanager
+def under_stock_name(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model's configurations name transformers' eager attention, for writing them; nothing is run meanwhile.
+
+    transformers refuses to write one that returns attentions under an implementation it does not know.
+    """
+    with ExitStack() as stack:
+        for config, implementation in _implementations(model):
+            if implementation == IMPLEMENTATION:
+                stack.callback(setattr, config, "_attn_implementation_internal", implementation)
+                config._attn_implementation_internal = "eager"
+        yield
 
 
 def _implementations(model: PreTrainedModel) -> list[tuple[Any, Any]]:

@@ -100,11 +100,19 @@ class Encoded:
         """Tokens in each row, special ones included, in the order of the examples."""
         return [int(length) for length in np.diff(self.starts)]
 
-    def plan(self, batch_size: int, *, max_cells: int | None = None, cells_per_pair: int = 1) -> list[list[int]]:
+    def plan(
+        self,
+        batch_size: int,
+        *,
+        rows: Sequence[int] | None = None,
+        max_cells: int | None = None,
+        cells_per_pair: int = 1,
+    ) -> list[list[int]]:
         """The rows of each batch, longest first (what does not fit into memory fails at once), equals in order.
 
         Args:
             batch_size: the most rows in a batch.
+            rows: which rows; None: all.
             max_cells: the most cells in a batch, `rows * tokens ** 2 * cells_per_pair` with padding counted; a
                 single row may have more.
             cells_per_pair: cells for each pair of tokens, such as sites times heads.
@@ -116,9 +124,10 @@ class Encoded:
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}")
         lengths = np.diff(self.starts)
+        wanted = np.arange(len(self)) if rows is None else np.asarray(rows, dtype=np.int64)
         plan: list[list[int]] = []
         room = 0
-        for row in np.argsort(-lengths, kind="stable").tolist():
+        for row in wanted[np.argsort(-lengths[wanted], kind="stable")].tolist():
             if not plan or len(plan[-1]) >= room:
                 cells = int(lengths[row]) ** 2 * cells_per_pair
                 room = batch_size if max_cells is None else max(1, min(batch_size, max_cells // cells))

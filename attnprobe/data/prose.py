@@ -14,8 +14,8 @@ from attnprobe.data.sources import Examples
 _SHORTEST, _LONGEST = 8, 40  # words
 
 
-def prose(limit: int | None = None) -> Examples:
-    """Sentences in a fixed shuffled order, without labels; at most `limit` of them."""
+def prose(limit: int | None = None, *, skip: int = 0) -> Examples:
+    """Sentences in a fixed shuffled order, without labels; at most `limit` of them, after the first `skip`."""
     from pydoc_data.topics import topics
 
     sentences = {sentence for text in topics.values() for sentence in _sentences(text)}
@@ -23,7 +23,7 @@ def prose(limit: int | None = None) -> Examples:
     random.Random(0).shuffle(ordered)
     return Examples.of(
         kind="text",
-        texts=[(sentence,) for sentence in ordered[:limit]],
+        texts=[(sentence,) for sentence in ordered[skip : None if limit is None else skip + limit]],
         source="the prose of Python's language reference (pydoc_data.topics)",
     )
 

@@ -1,0 +1,65 @@
+"""What a process has to know when several train one model (`torchrun`, `accelerate launch`): who writes, who waits."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_PATIENCE = 5.0
+"""Seconds that the other processes hold an error back. Launchers end them sooner where the main one failed too."""
+
+
+def processes() -> int:
+    """How many processes train together; 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main() -> bool:
+    """Whether this process writes the run folder."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def take_device(device: str) -> None:
+    """Let ``cuda`` mean this process's own GPU, where several processes train together."""
+    if processes() > 1 and device == "cuda":
+        import torch
+
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def share(value: Any, *, device: str) -> Any:
+    """The main process's value, in every process; where there is one process, that value.
+
+    Args:
+        value: anything that can be pickled; of the main process.
+        device: of the training, which decides how processes talk.
+    """
+    if processes() == 1:
+        return value
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    PartialState(cpu=device == "cpu")
+    return broadcast_object_list([value])[0]
+
+
+def wait_for_all(*, device: str) -> None:
+    """Wait until every process is here. ``device``: as for :func:`share`."""
+    if processes() > 1:
+        from accelerate import PartialState
+
+        PartialState(cpu=device == "cpu").wait_for_everyone()
+
+
+@contextmanager
+def main_speaks_first() -> Iterator[None]:
+    """Hold errors of the other processes back a little: most often the main one meets the same, and says so."""
+    try:
+        yield
+    except Exception:
+        if not is_main():
+            time.sleep(_PATIENCE)
+        raise

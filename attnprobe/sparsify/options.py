@@ -1,0 +1,285 @@
+"""Options of `attnprobe sparsify`. Knows no torch, so that the command line can show them at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from attnprobe.errors import UsageError
+from attnprobe.sparsify.methods import METHODS
+
+GRANULARITY_NAMES = ("cell", "offset", "block", "head")
+"""The names in `attnprobe.masks.granularity`, which needs torch; a test compares. The same holds for the next three."""
+RELAXATION_NAMES = ("hard-concrete", "hard", "soft")
+SHARING_NAMES = ("none", "sites", "heads")
+DIAGONAL_NAMES = ("free", "keep", "drop")
+TRAINABLE = ("gates", "all")
+ENGINES = ("local", "ray")
+SPLITS = ("train", "eval")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparsifyOptions:
+    """What is learnt, beside which controls, and how. The metadata's `help` is shown by the command line.
+
+    Raises:
+        UsageError: an option that cannot be meant.
+    """
+
+    target_sparsity: tuple[str, ...] = field(
+        default=("0.9",),
+        metadata={
+            "help": "Share of valid cells to remove, over the real lengths of the training data: one or several, as "
+            "0.9 or 90%."
+        },
+    )
+    methods: tuple[str, ...] = field(
+        default=("dam", "random", "magnitude", "window", "star"),
+        metadata={
+            "help": "Learnt masks and controls. " + ". ".join(f"{name}: {m.summary}" for name, m in METHODS.items()),
+            "choices": tuple(METHODS),
+        },
+    )
+    seeds: tuple[str, ...] = field(
+        default=(), metadata={"help": "Seeds, each of which learns a mask of its own. [default: --seed]"}
+    )
+    granularity: str = field(
+        default="offset",
+        metadata={
+            "help": "Which cells share a gate. offset: those of one distance, and apart along the rows and columns of "
+            "special tokens (DAM_s); works at any length. cell: none (DAM_u). block: squares. head: whole heads.",
+            "choices": GRANULARITY_NAMES,
+        },
+    )
+    share: str = field(
+        default="none",
+        metadata={"help": "Whether one set of gates is for all sites, or all heads.", "choices": SHARING_NAMES},
+    )
+    diagonal: tuple[str, ...] = field(
+        default=("free",),
+        metadata={
+            "help": "Cells of a token to itself: free: as the method has them; keep; drop. Several make several masks.",
+            "choices": DIAGONAL_NAMES,
+        },
+    )
+    symmetric: bool = field(default=False, metadata={"help": "offset: i - j and j - i share a gate."})
+    segment_aware: bool = field(
+        default=False, metadata={"help": "offset: cells between the two texts of a pair have gates of their own."}
+    )
+    block_size: int = field(default=16, metadata={"help": "block: side of a square, in tokens; divides --max-length."})
+    train: str = field(
+        default="gates",
+        metadata={
+            "help": "gates: the checkpoint's weights stay as they are. all: they learn too.",
+            "choices": TRAINABLE,
+        },
+    )
+    tune_controls: bool = field(
+        default=False,
+        metadata={"help": "Tune the weights under each control's mask, and without one, for as many steps as DAM has."},
+    )
+    max_steps: int = field(default=600, metadata={"help": "Optimizer steps."})
+    gate_learning_rate: float = field(default=0.1, metadata={"help": "Learning rate of the gates."})
+    learning_rate: float = field(
+        default=5e-5, metadata={"help": "Highest learning rate of the weights; warmed up, then falling to 0."}
+    )
+    weight_decay: float = field(default=0.01, metadata={"help": "Of the weights; gates have none."})
+    warmup: float = field(default=0.05, metadata={"help": "Share of the steps in which the weights' rate rises."})
+    max_grad_norm: float = field(default=1.0, metadata={"help": "Largest norm of the weights' gradient."})
+    distill: float = field(
+        default=0.7,
+        metadata={
+            "help": "Share of the loss that is the divergence from the dense model; the rest is the objective's loss."
+        },
+    )
+    relaxation: str = field(
+        default="hard-concrete",
+        metadata={
+            "help": "How gates are drawn: Gumbel-sigmoid stretched and cut (hard-concrete), straight-through (hard), "
+            "or as it is (soft).",
+            "choices": RELAXATION_NAMES,
+        },
+    )
+    temperature: float = field(
+        default=0.4,
+        metadata={"help": "Temperature of the gates: the scale of the noise beside which their logits count."},
+    )
+    final_temperature: float = field(
+        default=0.12, metadata={"help": "Temperature to which it falls in the last third of the gates' steps."}
+    )
+    ramp: float = field(
+        default=0.6, metadata={"help": "Share of the gates' steps over which the density falls to the target."}
+    )
+    settle: float = field(
+        default=0.4,
+        metadata={"help": "With --train all: share of the steps, the last, in which the mask is fixed."},
+    )
+    lambda_: float | None = field(
+        default=None,
+        metadata={
+            "flag": "--lambda",
+            "help": "In place of targets: price of the expected density (0 to 1) in the loss, whatever the model's "
+            "size.",
+        },
+    )
+    paper_form: bool = field(
+        default=False,
+        metadata={
+            "help": "For comparison, as SparseBERT's code has it: gates added to the scores as -10000 (1 - M), "
+            "--lambda (default 1e-4) on their sum, hard gates at temperature 1."
+        },
+    )
+    count_on: str = field(
+        default="train",
+        metadata={
+            "help": "Data over whose lengths sparsity is held at the target: the training rows, or the rows measured "
+            "on (their lengths and special tokens alone).",
+            "choices": SPLITS,
+        },
+    )
+    draws: int = field(default=3, metadata={"help": "Draws of the random control."})
+    held_out: float = field(
+        default=0.1,
+        metadata={"help": "Share of the training rows (at most 1000) held out; all choices are made on them."},
+    )
+    max_drop: float = field(
+        default=1.0,
+        metadata={
+            "help": "Export the sparsest model that loses at most so many points (hundredths) of the metric, by the "
+            "upper end of the 95 % interval on the rows held out."
+        },
+    )
+    kernel_block: int = field(
+        default=128, metadata={"help": "Side of the blocks that block sparsity counts, in tokens."}
+    )
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Batches in an optimizer step."})
+    gradient_checkpointing: bool = field(default=False, metadata={"help": "Trade time for memory, in training."})
+    bf16: bool = field(default=False, metadata={"help": "Train under bfloat16 autocast."})
+    fp16: bool = field(default=False, metadata={"help": "Train under float16 autocast (GPUs)."})
+    save_steps: int = field(
+        default=0, metadata={"help": "Save the training every so many steps, for --resume; 0: only whole points."}
+    )
+    logging_steps: int = field(default=25, metadata={"help": "Steps between two rows of training.csv."})
+    report_to: tuple[str, ...] = field(
+        default=(), metadata={"help": "Integrations of transformers' Trainer to log to, such as tensorboard."}
+    )
+    engine: str = field(
+        default="local",
+        metadata={"help": "Where the points of a sweep run: here, or on a Ray cluster.", "choices": ENGINES},
+    )
+    address: str | None = field(
+        default=None,
+        metadata={"help": "ray: address of the cluster, as `ray.init` has it. [default: one is started here]"},
+    )
+    num_cpus: float = field(default=1.0, metadata={"help": "ray: CPUs that a point asks for."})
+    num_gpus: float = field(default=0.0, metadata={"help": "ray: GPUs that a point asks for."})
+    window: int = field(default=4, metadata={"help": "Reach of the class `neighbour`, in tokens."})
+    resamples: int = field(default=1000, metadata={"help": "Bootstrap resamples behind each 95 % interval."})
+
+    def __post_init__(self) -> None:
+        _require_choices(self)
+        _require_ranges(self)
+        if self.final_temperature > self.temperature:
+            raise UsageError(
+                f"--final-temperature must not be above --temperature, and {self.final_temperature} is above "
+                f"{self.temperature}"
+            )
+        if self.lambda_ is not None and not self.lambda_ > 0:
+            raise UsageError(f"--lambda must be above 0, not {self.lambda_}")
+        if self.bf16 and self.fp16:
+            raise UsageError("--bf16 and --fp16 exclude each other: choose one")
+        if self.granularity != "offset" and (self.symmetric or self.segment_aware):
+            raise UsageError("--symmetric and --segment-aware are for --granularity offset: leave them out")
+        if self.tune_controls and self.train != "all":
+            raise UsageError("--tune-controls tunes weights, so it needs --train all")
+        if self.paper_form and self.train == "gates" and self.relaxation == "soft":
+            raise UsageError("--paper-form draws hard gates: leave --relaxation out")
+        if self.engine != "ray" and self.address is not None:
+            raise UsageError("--address is of a Ray cluster: give --engine ray as well")
+        _ = self.targets, self.seed_numbers
+
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """The target sparsities, ascending. Raises: UsageError."""
+        return tuple(sorted({_target(text) for text in self.target_sparsity}))
+
+    @property
+    def seed_numbers(self) -> tuple[int, ...]:
+        """The seeds; empty when none is given. Raises: UsageError."""
+        for text in self.seeds:
+            if not text.isdecimal():
+                raise UsageError(f"--seeds must be whole numbers from 0, by commas; {text!r} is none")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UsageError(f"--seeds must differ, and {','.join(self.seeds)} do not")
+        return tuple(int(text) for text in self.seeds)
+
+
+def _target(text: str) -> float:
+    number, percent = text.removesuffix("%"), text.endswith("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        raise UsageError(f"--target-sparsity must be a share such as 0.9 or 90%, not {text!r}") from None
+    if not 0 < value < 1:
+        hint = f"; for {text} per cent write {text}%" if not percent and 1 < value <= 100 else ""
+        raise UsageError(f"--target-sparsity must lie between 0 and 1 (0 % and 100 %), not {text}{hint}")
+    return value
+
+
+def _require_choices(options: SparsifyOptions) -> None:
+    for flag, values, choices in (
+        ("--methods", options.methods, tuple(METHODS)),
+        ("--granularity", (options.granularity,), GRANULARITY_NAMES),
+        ("--share", (options.share,), SHARING_NAMES),
+        ("--diagonal", options.diagonal, DIAGONAL_NAMES),
+        ("--train", (options.train,), TRAINABLE),
+        ("--relaxation", (options.relaxation,), RELAXATION_NAMES),
+        ("--engine", (options.engine,), ENGINES),
+        ("--count-on", (options.count_on,), SPLITS),
+    ):
+        if not values:
+            raise UsageError(f"{flag} must name at least one of {', '.join(choices)}")
+        for value in values:
+            if value not in choices:
+                raise UsageError(f"{flag}: unknown {value!r}; choose from {', '.join(choices)}")
+    if not options.target_sparsity:
+        raise UsageError("--target-sparsity must name at least one share, such as 0.9")
+
+
+def _require_ranges(options: SparsifyOptions) -> None:
+    for flag, number, least in (
+        ("--max-steps", options.max_steps, 1),
+        ("--block-size", options.block_size, 1),
+        ("--draws", options.draws, 1),
+        ("--kernel-block", options.kernel_block, 1),
+        ("--gradient-accumulation-steps", options.gradient_accumulation_steps, 1),
+        ("--save-steps", options.save_steps, 0),
+        ("--logging-steps", options.logging_steps, 1),
+        ("--window", options.window, 2),
+        ("--resamples", options.resamples, 10),
+    ):
+        if number < least:
+            raise UsageError(f"{flag} must be at least {least}, not {number}")
+    for flag, value, low, high in (
+        ("--temperature", options.temperature, 0.0, math.inf),
+        ("--final-temperature", options.final_temperature, 0.0, math.inf),
+        ("--gate-learning-rate", options.gate_learning_rate, 0.0, math.inf),
+        ("--learning-rate", options.learning_rate, 0.0, math.inf),
+        ("--held-out", options.held_out, 0.0, 0.9),
+    ):
+        if not low < value <= high or math.isinf(value):
+            bound = "above 0" if math.isinf(high) else f"above {low:g} and at most {high:g}"
+            raise UsageError(f"{flag} must be {bound} and finite, not {value}")
+    for flag, value, high in (
+        ("--distill", options.distill, 1.0),
+        ("--ramp", options.ramp, 1.0),
+        ("--settle", options.settle, 0.9),
+        ("--warmup", options.warmup, 1.0),
+        ("--weight-decay", options.weight_decay, math.inf),
+        ("--max-grad-norm", options.max_grad_norm, math.inf),
+        ("--max-drop", options.max_drop, 100.0),
+        ("--num-cpus", options.num_cpus, math.inf),
+        ("--num-gpus", options.num_gpus, math.inf),
+    ):
+        if not 0 <= value <= high:
+            raise UsageError(f"{flag} must be from 0 to {high:g}, not {value}")

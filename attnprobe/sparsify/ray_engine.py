@@ -1,0 +1,288 @@
+"""The points of a sweep on a Ray cluster: a task each, tried again when its worker is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import warnings
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnprobe import __version__
+from attnprobe.checkpoint.locate import DEMO_NAMES
+from attnprobe.data.sources import DataOptions
+from attnprobe.distributed import processes
+from attnprobe.errors import AttnProbeError, EngineError, MissingDependencyError, RunFolderError, UsageError
+from attnprobe.options import ModelOptions
+from attnprobe.quiet import first_line
+from attnprobe.runs import read_run
+from attnprobe.sparsify.engines import Engine, Job, Made, training_folder
+from attnprobe.sparsify.options import SparsifyOptions
+from attnprobe.sparsify.outcome import Outcome
+from attnprobe.sparsify.points import Point
+from attnprobe.sparsify.setting import Setting, opened
+from attnprobe.sparsify.sweep import run_point
+
+logger = logging.getLogger(__name__)
+
+TRIES = 3
+"""How often a point is begun at most, when its worker is lost each time."""
+
+_CONNECT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a worker needs to open the sweep, wherever it runs.
+
+    Attributes:
+        name: the checkpoint; a folder by its absolute path.
+        data: files by their absolute paths.
+        model: with the worker's device.
+        options: of the sweep.
+        run: absolute path of the run folder, which the worker may or may not see.
+        started: when the run began, by which the worker knows the folder.
+        version: of attnprobe.
+    """
+
+    name: str
+    data: DataOptions
+    model: ModelOptions
+    options: SparsifyOptions
+    run: Path
+    started: str
+    version: str = __version__
+
+
+def _require(options: SparsifyOptions) -> None:
+    """Raises: MissingDependencyError, UsageError, EngineError (nothing answers at the address)."""
+    if processes() > 1:
+        raise UsageError("--engine ray starts processes of its own: start the command without torchrun or launch")
+    if not _import_ray().is_initialized() and _address(options):
+        _require_listening(_address(options))
+
+
+def _make(job: Job, points: Sequence[Point]) -> Generator[Made, None, None]:
+    """Make the points in tasks on a Ray cluster, or on a local instance of Ray; they come as they end.
+
+    Raises:
+        AttnProbeError: as a worker met it; EngineError where a worker fails otherwise, or is lost too often.
+        UsageError: no machine can give what a point asks for.
+    """
+    options = job.setting.options
+    with _connected(_address(options)) as own:
+        _require_room(options, own=own)
+        yield from _made(job, points)
+
+
+def _address(options: SparsifyOptions) -> str:
+    """The cluster's address, as `ray.init` finds it; empty where a local instance is started."""
+    return options.address or os.environ.get("RAY_ADDRESS", "")
+
+
+def _made(job: Job, points: Sequence[Point]) -> Generator[Made, None, None]:
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    order, options = _order(job), job.setting.options
+    task = ray.remote(make_point).options(
+        num_returns=2, max_retries=0, num_cpus=options.num_cpus, num_gpus=options.num_gpus
+    )
+    running: dict[Any, tuple[Point, Any]] = {}
+    begun: Counter[str] = Counter()
+
+    def begin(point: Point) -> None:
+        begun[point.name] += 1
+        outcome, weights = task.remote(order, point)
+        running[outcome] = point, weights
+
+    try:
+        for point in points:
+            begin(point)
+        while running:
+            dense = [at for at, (point, _) in running.items() if point.kind == "dense" and point.train == "none"]
+            (ended,), _ = ray.wait(dense or list(running), num_returns=1)
+            point, weights = running.pop(ended)
+            try:
+                outcome = Outcome.of(ray.get(ended))
+                made = Made(
+                    point=point,
+                    outcome=outcome,
+                    weights=ray.get(weights) if job.may_be_exported(point, outcome) else None,
+                )
+            except RayTaskError as error:
+                raise _failed(point, error) from error
+            except RayError as error:
+                _require_tries_left(point, begun[point.name], error)
+                begin(point)
+                continue
+            yield made
+    finally:
+        for ref in running:
+            ray.cancel(ref, force=True)
+
+
+def _failed(point: Point, error: Any) -> AttnProbeError:
+    """What a worker raised: an error of the product as it is, any other with the point's name."""
+    cause = error.cause or error
+    if isinstance(cause, AttnProbeError):
+        return cause
+    return EngineError(
+        f"point {point.name} failed in a worker of Ray with {type(cause).__name__}: {first_line(cause)}; "
+        "the worker's log in Ray has it in full; --engine local shows whether it fails here too"
+    )
+
+
+def _require_tries_left(point: Point, begun: int, error: Exception) -> None:
+    """Say that a worker was lost; raise where it was the last try."""
+    lost = f"the worker of point {point.name} was lost ({type(error).__name__})"
+    if begun >= TRIES:
+        raise EngineError(
+            f"{lost}, the last of {TRIES} tries: see Ray's logs; where memory runs out, let fewer points share a "
+            "machine by a larger --num-cpus. Points that are made are kept: go on with --resume"
+        ) from error
+    logger.warning("%s: it is tried again, for the %s time of %s", lost, begun + 1, TRIES)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[bool]:
+    """Be connected to Ray; one that is in use already stays so. Gives whether the instance is of this process alone."""
+    ray = _import_ray()
+    if ray.is_initialized():
+        yield False
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(address=address or "local", **quiet, **({} if address else {"include_dashboard": False}))
+    except Exception as error:  # Ray raises errors of every kind
+        where = "start Ray here" if not address else f"reach the Ray cluster at {address}"
+        raise EngineError(f"can't {where}: {first_line(error)}; see --address, or give --engine local") from error
+    try:
+        yield address in ("", "local")
+    finally:
+        ray.shutdown()
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"--engine ray needs Ray ({first_line(error)}); install attnprobe[ray], or give --engine local"
+        ) from error
+    return ray
+
+
+def _require_listening(address: str) -> None:
+    """See that something listens at ``host:port``, which Ray itself would wait for long. Raises: EngineError."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not (colon and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise EngineError(
+            f"no Ray cluster answers at --address {address} ({first_line(error)}); start one with `ray start --head`, "
+            "or leave --address out"
+        ) from error
+
+
+def _require_room(options: SparsifyOptions, *, own: bool) -> None:
+    """See that a machine can hold a point; a cluster that is not ours may still grow. Raises: UsageError."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = {"CPU": options.num_cpus, "GPU": options.num_gpus}
+    if any(all(node.get(name, 0) >= number for name, number in wanted.items()) for node in nodes):
+        return
+    most = ", ".join(f"{max((node.get(name, 0) for node in nodes), default=0):g} {name}s" for name in wanted)
+    rule = (
+        f"a point asks for --num-cpus {options.num_cpus:g} and --num-gpus {options.num_gpus:g}, "
+        f"and no machine of Ray has as much (at most {most})"
+    )
+    if own:
+        raise UsageError(f"{rule}: ask for less, or give the --address of a cluster that has")
+    logger.warning("%s: points wait until one comes", rule)
+
+
+def _order(job: Job) -> Order:
+    options, model = job.setting.options, job.setting.model_options
+    data = replace(
+        job.data,
+        train_file=job.data.train_file and job.data.train_file.absolute(),
+        eval_file=job.data.eval_file and job.data.eval_file.absolute(),
+        dataset_name=job.data.dataset_name and _absolute(job.data.dataset_name),
+    )
+    return Order(
+        name=job.name if job.name in DEMO_NAMES else _absolute(job.name),
+        data=data,
+        model=replace(model, device="cuda") if options.num_gpus else model,
+        options=options,
+        run=job.run.path.absolute(),
+        started=job.run.record["started"],
+    )
+
+
+def _absolute(name: str) -> str:
+    """A folder's absolute path; a name that is no path as it is."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
+
+
+def make_point(order: Order, point: Point) -> tuple[dict[str, NDArray[Any]], dict[str, Tensor] | None]:
+    """Make a point, in a worker: its outcome's arrays, and the model's weights on the host where it has its own.
+
+    Ray fetches the second part only where it is asked for.
+    """
+    if order.version != __version__:
+        raise EngineError(
+            f"a worker of Ray has attnprobe {__version__}, and the sweep was started by {order.version}: "
+            "install the same version on every machine"
+        )
+    _, setting = _opened(order.name, order.data, order.model, order.options)
+    with _training_folder(order, point) as folder:
+        outcome = run_point(setting, point, folder, resume=True)
+    arrays = {name: np.asarray(array) for name, array in outcome.arrays().items()}
+    if point.train not in ("weights", "all") or outcome.mask is None:
+        return arrays, None
+    return arrays, {name: tensor.cpu() for name, tensor in setting.session.model.state_dict().items()}
+
+
+@lru_cache(maxsize=1)
+def _opened(name: str, data: DataOptions, model: ModelOptions, options: SparsifyOptions) -> tuple[ExitStack, Setting]:
+    """The sweep as opened in this worker, which makes several of its points. The stack keeps it open."""
+    stack = ExitStack()
+    return stack, stack.enter_context(opened(name, data, model, options))
+
+
+@contextmanager
+def _training_folder(order: Order, point: Point) -> Iterator[Path]:
+    """Where the training keeps its checkpoints: in the run folder where this machine sees it, so that another try,
+    or --resume, goes on from there."""
+    try:
+        seen = read_run(order.run).record.get("started") == order.started
+    except RunFolderError:
+        seen = False
+    if seen:
+        yield training_folder(order.run, point)
+        return
+    with TemporaryDirectory(prefix="attnprobe-") as folder:
+        yield Path(folder)
+
+
+RAY = Engine(require=_require, make=_make)
+"""In tasks on a Ray cluster."""

@@ -1,0 +1,170 @@
+"""Make one point of a sweep: its mask, the training it asks for, its scores."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from attnprobe.distributed import is_main
+from attnprobe.errors import UsageError
+from attnprobe.masks.gates import Gates
+from attnprobe.masks.mask import GateMask, Mask, PatternMask
+from attnprobe.masks.relaxations import SMOOTHNESS
+from attnprobe.masks.sparsity import account
+from attnprobe.sparsify.controls import random_mask, scored_mask
+from attnprobe.sparsify.learning import train
+from attnprobe.sparsify.outcome import Outcome
+from attnprobe.sparsify.points import Point
+from attnprobe.sparsify.scores import score
+from attnprobe.sparsify.setting import Setting
+
+OPEN = 3.0
+"""Logit at which gates start on average: open."""
+
+SCORES = {"magnitude": "mass", "taylor": "effect"}
+"""Which sum of :class:`~attnprobe.sparsify.controls.GateSums` ranks the gates of a method of kind ``scored``."""
+
+
+def run_point(setting: Setting, point: Point, folder: Path, *, resume: bool = False) -> Outcome:
+    """Make one point. The model has the point's weights afterwards; :meth:`Setting.restore` takes them back.
+
+    Args:
+        setting: of the sweep.
+        point: which.
+        folder: where training keeps its checkpoints; removed at the end.
+        resume: go on with a training that ``folder`` holds.
+    """
+    began = time.monotonic()
+    setting.restore()
+    gates: Gates | None = None
+    mask: Mask | None = None
+    before: float | None = None
+    log: list[dict[str, float]] = []
+    if point.kind == "learnt":
+        gates = make_gates(setting, point)
+    elif point.kind != "dense":
+        mask = _control(setting, point)
+    if point.train != "none":
+        mask, density, log = train(
+            setting.session,
+            setting.lesson,
+            setting.options,
+            gates=gates,
+            mask=mask,
+            density=None if point.target is None else 1 - point.target,
+            train_weights=point.train != "gates",
+            dense=setting.dense if _needs_dense(setting) else None,
+            folder=folder,
+            batch_size=setting.model_options.per_device_batch_size,
+            seed=point.seed,
+            resume=resume,
+        )
+        before = None if density is None else 1 - density
+        if is_main():
+            shutil.rmtree(folder, ignore_errors=True)
+    bench = setting.bench
+    dense = point.kind == "dense" and point.train == "none"
+    everyone = list(range(len(bench.encoded)))
+    scores = score(setting, mask, bench.encoded, everyone, dense=dense)
+    held_out = score(setting, mask, setting.lesson.encoded, setting.held_out, dense=dense)
+    kept, train_sparsity = None, 0.0
+    if mask is not None:
+        train_sparsity = _train_sparsity(setting, mask)
+        kept = account(
+            mask,
+            setting.positions(bench.encoded, everyone),
+            setting.rules,
+            sites=setting.sites,
+            heads=setting.heads,
+            length=bench.encoded.max_length,
+            block_size=setting.options.kernel_block,
+        )
+    return Outcome(
+        scores=scores,
+        held_out=held_out,
+        mask=mask,
+        account=kept,
+        train_sparsity=train_sparsity,
+        before_threshold=before,
+        log=log,
+        steps=0 if point.train == "none" else setting.options.max_steps,
+        seconds=round(time.monotonic() - began, 1),
+    )
+
+
+def make_gates(setting: Setting, point: Point) -> Gates:
+    """Gates for a learnt point, at their start: the more the dense loss bends along a gate, the more open it is."""
+    options = setting.options
+    counts = setting.counts(point.diagonal)
+    _require_reachable(setting, point)
+    gates = Gates(
+        setting.granularity,
+        counts,
+        sites=setting.sites,
+        heads=setting.heads,
+        diagonal=point.diagonal,
+        share=options.share,
+        relaxation="hard" if options.paper_form else options.relaxation,
+        initial=0.0 if options.paper_form else OPEN,
+        smoothness=1.0 if options.paper_form else SMOOTHNESS,
+        spread_initial=1e-3 if options.paper_form else 0.0,
+        seed=point.seed,
+    )
+    if not options.paper_form:
+        gates.start_from(setting.sums.scores("fisher", counts))
+    return gates.to(setting.session.model.device)
+
+
+def _require_reachable(setting: Setting, point: Point) -> None:
+    """The cells that are kept whatever the gates say must leave room for the target."""
+    if point.target is None:
+        return
+    counts = setting.counts(point.diagonal)
+    least, most = counts.fixed / counts.valid, (counts.fixed + int(counts.cells.sum())) / counts.valid
+    if not least < 1 - point.target < most:
+        raise UsageError(
+            f"--target-sparsity {point.target:g} can't be reached with --diagonal {point.diagonal}: on this data "
+            f"sparsity can only lie between {1 - most:.3f} and {1 - least:.3f}; choose another target or diagonal"
+        )
+
+
+def _control(setting: Setting, point: Point) -> Mask:
+    assert point.target is not None
+    if point.kind == "pattern":
+        parameters = setting.fitted(point.method, point.target)
+        return PatternMask(name=point.method, parameters=parameters, diagonal=point.diagonal)
+    _require_reachable(setting, point)
+    counts = setting.counts(point.diagonal)
+    density = 1 - point.target
+    if point.kind == "random":
+        key = [point.seed, point.draw or 0, zlib.crc32(b"random")]
+        return random_mask(
+            setting.granularity,
+            counts,
+            sites=setting.sites,
+            heads=setting.heads,
+            density=density,
+            diagonal=point.diagonal,
+            seed=int(np.random.SeedSequence(key).generate_state(1)[0]),
+        )
+    scores = setting.sums.scores(SCORES[point.method], counts)
+    return scored_mask(scores, setting.granularity, counts, density=density, diagonal=point.diagonal)
+
+
+def _train_sparsity(setting: Setting, mask: Mask) -> float:
+    """Cell sparsity over the training data on which cells are counted."""
+    if isinstance(mask, GateMask):
+        return 1 - float(setting.counts(mask.diagonal).density(mask.gates))
+    kept = valid = 0
+    for at in setting.counted_positions():
+        kept += int((mask.keep(at, 0) & at.valid.unsqueeze(1)).sum())
+        valid += int(at.valid.sum())
+    return 1 - kept / valid
+
+
+def _needs_dense(setting: Setting) -> bool:
+    return setting.bench.objective.kind == "fidelity" or setting.options.distill > 0

@@ -1,0 +1,182 @@
+"""From the outcomes of a sweep to its tables, and to the choice of the model that is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from attnprobe.data.positions import BIDIRECTIONAL, CAUSAL, partition
+from attnprobe.metrics import METRICS
+from attnprobe.sparsify.outcome import LOG_COLUMNS, Outcome
+from attnprobe.sparsify.points import Point
+from attnprobe.sparsify.scores import Scores
+from attnprobe.statistics import metric_interval
+
+CLASSES = tuple(dict.fromkeys([*BIDIRECTIONAL, *CAUSAL]))
+
+COLUMNS = (
+    *("point", "checkpoint", "data", "method", "granularity", "sharing", "diagonal", "train", "target"),
+    *("cell_sparsity", "nominal_sparsity", "block_sparsity", "block_size"),
+    *("metric_name", "value", "ci_low", "ci_high", "dense", "drop", "drop_ci_low", "drop_ci_high", "loss"),
+    *("heldout_value", "heldout_dense", "heldout_drop", "heldout_drop_ci_high"),
+    *("train_sparsity", "sparsity_before_threshold", "steps", "seconds", "seed", "draw", "examples", "exported"),
+    *(f"kept_{name}" for name in CLASSES),
+)
+"""Columns of ``tradeoff.csv``: sparsities and shares are fractions; value, dense and drop are in the metric's unit."""
+
+KEPT_COLUMNS = ("point", "site", "head", "position_class", "kept", "cells")
+TRAINING_COLUMNS = ("point", *LOG_COLUMNS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """What a model loses against the dense one, in the metric's unit.
+
+    Attributes:
+        value, dense: the metric of both.
+        low, high: 95 % interval of the value.
+        drop: dense - value.
+        drop_low, drop_high: 95 % interval of the drop, paired over examples.
+    """
+
+    value: float
+    dense: float
+    low: float
+    high: float
+    drop: float
+    drop_low: float
+    drop_high: float
+
+
+def compare(metric: str, scores: Scores, dense: Scores, *, resamples: int, seed: int) -> Loss:
+    """The metric of a model and of the dense one on the same examples."""
+    compute = METRICS[metric].compute
+    columns = scores.prediction.shape[1]
+    both = np.concatenate([scores.prediction, dense.prediction], axis=1)
+
+    def alone(predictions: NDArray[np.floating], labels: NDArray[np.floating]) -> float:
+        return compute(_squeezed(predictions), labels)
+
+    def drop(predictions: NDArray[np.floating], labels: NDArray[np.floating]) -> float:
+        return alone(predictions[:, columns:], labels) - alone(predictions[:, :columns], labels)
+
+    reference = scores.reference
+    low, high = metric_interval(alone, scores.prediction, reference, resamples=resamples, seed=seed)
+    drop_low, drop_high = metric_interval(drop, both, reference, resamples=resamples, seed=seed)
+    value, of_dense = alone(scores.prediction, reference), alone(dense.prediction, reference)
+    return Loss(
+        value=value,
+        dense=of_dense,
+        low=low,
+        high=high,
+        drop=of_dense - value,
+        drop_low=drop_low,
+        drop_high=drop_high,
+    )
+
+
+def _squeezed(predictions: NDArray[np.floating]) -> NDArray[np.floating]:
+    return predictions[:, 0] if predictions.shape[1] == 1 else predictions
+
+
+def choose(
+    points: Sequence[Point], held_out: Mapping[str, Loss], outcomes: Mapping[str, Outcome], max_drop: float
+) -> Point | None:
+    """The sparsest masked model whose metric on the rows held out drops by at most ``max_drop``, interval included.
+
+    Of several as sparse (to a thousandth), the one that drops least. Decided on training rows alone.
+    """
+    fit = [
+        point
+        for point in points
+        if outcomes[point.name].mask is not None and held_out[point.name].drop_high <= max_drop
+    ]
+    if not fit:
+        return None
+    return max(fit, key=lambda p: (round(outcomes[p.name].train_sparsity, 3), -held_out[p.name].drop))
+
+
+def tradeoff_row(
+    point: Point,
+    outcome: Outcome,
+    *,
+    shared: Mapping[str, Any],
+    metric: str,
+    on_data: Loss,
+    held_out: Loss,
+    exported: bool,
+) -> dict[str, Any]:
+    """A row of ``tradeoff.csv``. ``shared``: the columns that are the same in every row of a run."""
+    account = outcome.account
+    return {
+        **shared,
+        "point": point.name,
+        "method": point.method,
+        "granularity": point.granularity,
+        "sharing": shared["sharing"] if point.kind == "learnt" else "",
+        "diagonal": point.diagonal,
+        "train": point.train,
+        "target": point.target,
+        "cell_sparsity": 0.0 if account is None else account.cell,
+        "nominal_sparsity": 0.0 if account is None else account.nominal,
+        "block_sparsity": 0.0 if account is None else account.block,
+        "metric_name": metric,
+        "value": on_data.value,
+        "ci_low": on_data.low,
+        "ci_high": on_data.high,
+        "dense": on_data.dense,
+        "drop": on_data.drop,
+        "drop_ci_low": on_data.drop_low,
+        "drop_ci_high": on_data.drop_high,
+        "loss": float(np.nanmean(outcome.scores.loss)),
+        "heldout_value": held_out.value,
+        "heldout_dense": held_out.dense,
+        "heldout_drop": held_out.drop,
+        "heldout_drop_ci_high": held_out.drop_high,
+        "train_sparsity": outcome.train_sparsity,
+        "sparsity_before_threshold": outcome.before_threshold,
+        "steps": outcome.steps,
+        "seconds": outcome.seconds,
+        "seed": point.seed,
+        "draw": point.draw,
+        "examples": len(outcome.scores.reference),
+        "exported": exported,
+        **{f"kept_{name}": share for name, share in (account.kept_by_class() if account else {}).items()},
+    }
+
+
+def tradeoff_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """``tradeoff.csv``."""
+    table = pd.DataFrame(rows).reindex(columns=list(COLUMNS))
+    return table.astype({"draw": "Int64", "seed": "Int64", "steps": "Int64"})
+
+
+def kept_table(points: Sequence[Point], outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
+    """``kept.csv``: share of each class's cells that a mask keeps, by site and head."""
+    rows = []
+    for point in points:
+        account = outcomes[point.name].account
+        if account is None:
+            continue
+        sites, heads, _ = account.kept.shape
+        for number, name in enumerate(partition(account.causal)):
+            cells = int(account.valid[number])
+            if cells:
+                share = (account.kept[:, :, number].double() / cells).tolist()
+                rows += [
+                    (point.name, site, head, name, share[site][head], cells)
+                    for site in range(sites)
+                    for head in range(heads)
+                ]
+    return pd.DataFrame(rows, columns=list(KEPT_COLUMNS))
+
+
+def training_table(points: Sequence[Point], outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
+    """``training.csv``: the log of every training."""
+    rows = [{"point": point.name, **row} for point in points for row in outcomes[point.name].log]
+    return pd.DataFrame(rows, columns=list(TRAINING_COLUMNS)).astype({"step": "Int64"})
