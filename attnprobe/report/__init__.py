@@ -9,12 +9,30 @@ from attnprobe.errors import RunFolderError
 from attnprobe.report.importance import importance_page
 from attnprobe.report.page import Page, write_page
 from attnprobe.report.summary import finding, finding_of
-from attnprobe.report.tables import Run, read_info, read_run
+from attnprobe.report.tables import read_info, read_run
+from attnprobe.report.tradeoff.merging import FORMATS, merge_runs
+from attnprobe.report.tradeoff.page import sweep_finding, sweep_page
+from attnprobe.report.tradeoff.points import read_sweep
 
-__all__ = ["finding", "headline", "write_report"]
+__all__ = ["FORMATS", "finding", "headline", "merge_runs", "write_report"]
 
-PAGES: dict[str, Callable[[Run], Page]] = {"importance": importance_page}
+
+def _importance_finding(run_dir: Path) -> str:
+    run = read_run(run_dir)
+    return finding_of(run.effects, loss_unit=run.loss_unit)
+
+
+PAGES: dict[str, Callable[[Path], Page]] = {
+    "importance": lambda run_dir: importance_page(read_run(run_dir)),
+    "sparsify": lambda run_dir: sweep_page(read_sweep(run_dir)),
+}
 """The command that made a run folder -> what its page says."""
+
+FINDINGS: dict[str, Callable[[Path], str]] = {
+    "importance": _importance_finding,
+    "sparsify": lambda run_dir: sweep_finding(read_sweep(run_dir)),
+}
+"""The command that made a run folder -> the first line of its page."""
 
 
 def write_report(run_dir: Path) -> Path:
@@ -22,12 +40,7 @@ def write_report(run_dir: Path) -> Path:
 
     Raises: RunFolderError for a folder that is no run folder, is broken, or cannot be written.
     """
-    command = str(read_info(run_dir).get("command"))
-    if command not in PAGES:
-        raise RunFolderError(
-            f"a report needs a run of {', '.join(PAGES)}, {run_dir} is a run of {command}: give another run folder"
-        )
-    return write_page(run_dir / "report.html", PAGES[command](read_run(run_dir)))
+    return write_page(run_dir / "report.html", PAGES[_command(run_dir)](run_dir))
 
 
 def headline(run_dir: Path) -> str:
@@ -35,5 +48,13 @@ def headline(run_dir: Path) -> str:
 
     Raises: RunFolderError for a folder that is no run folder, or is broken.
     """
-    run = read_run(run_dir)
-    return finding_of(run.effects, loss_unit=run.loss_unit)
+    return FINDINGS[_command(run_dir)](run_dir)
+
+
+def _command(run_dir: Path) -> str:
+    command = str(read_info(run_dir).get("command"))
+    if command not in PAGES:
+        raise RunFolderError(
+            f"a report needs a run of {', '.join(PAGES)}, {run_dir} is a run of {command}: give another run folder"
+        )
+    return command

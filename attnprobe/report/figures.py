@@ -142,11 +142,15 @@ def heat(
     row_title: str = "",
     column_title: str = "",
     row_height: int = 26,
+    top: float | None = None,
 ) -> Figure:
-    """A heat map with its values in the cells where they fit. Signed values diverge from 0, others rise from 0."""
+    """A heat map with its values in the cells where they fit. Signed values diverge from 0, others rise from 0.
+
+    `top` is the value of the strongest colour on a linear scale; without it, scale and colours follow the values.
+    """
     flat = [value for row in values for value in row if math.isfinite(value)]
-    scale = choose_scale(flat, decades=HEAT_DECADES)
-    peak = max((abs(scale(value)) for value in flat), default=1.0) or 1.0
+    scale = choose_scale(flat, decades=HEAT_DECADES) if top is None else Scale()
+    peak = top or max((abs(scale(value)) for value in flat), default=1.0) or 1.0
     colors = DIVERGING if about.signed else RISING
     bounds = (-max(map(abs, flat), default=1.0) if about.signed else 0.0, max(map(abs, flat), default=1.0))
     bar: dict[str, Json] = {

@@ -43,6 +43,11 @@ FILES: dict[str, str] = {
     "agreement.csv": "rank correlation between the methods",
     "heads.csv": "entropy and divergence of every head",
     "maps.npz": "average attention of every head by token position",
+    "tradeoff.csv": "one row a point: a method at a target, with its sparsity and what it costs",
+    "kept.csv": "share of each class of positions that a head's mask keeps",
+    "training.csv": "loss and density of the gates while they learnt",
+    "masks.npz": "the masks of every point on one example",
+    "model": "the exported model, which `attnprobe.load` reads",
 }
 
 

@@ -38,7 +38,7 @@ def encode_maps(maps: NDArray[np.float32], counts: NDArray[np.int64], *, budget:
     Cells that no example has (`counts` 0) are transparent. Sites and heads beyond 24 x 16 are thinned evenly, and
     positions are cut to the first ones until everything fits `budget` bytes; `notes` says so.
     """
-    sites, heads = _spread(maps.shape[0], ROWS), _spread(maps.shape[1], COLUMNS)
+    sites, heads = spread(maps.shape[0], ROWS), spread(maps.shape[1], COLUMNS)
     seen = np.flatnonzero(counts.any(axis=0) | counts.any(axis=1))
     filled = int(seen[-1]) + 1 if len(seen) else 0
     positions = min(filled, POSITIONS)
@@ -58,7 +58,8 @@ def encode_maps(maps: NDArray[np.float32], counts: NDArray[np.int64], *, budget:
     return Images(sites=sites, heads=heads, positions=positions, peak=peak, uris=uris, notes=notes)
 
 
-def _spread(total: int, at_most: int) -> list[int]:
+def spread(total: int, at_most: int) -> list[int]:
+    """Numbers from 0 to `total` - 1, all of them or `at_most` that are evenly spread."""
     if total <= at_most:
         return list(range(total))
     return [round(step * (total - 1) / (at_most - 1)) for step in range(at_most)]

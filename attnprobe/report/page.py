@@ -1,7 +1,8 @@
 """A report page as data, and its rendering to one HTML file that needs nothing else.
 
-A report is a `Page` of `Section`s of blocks; a block is a `Chart` (views behind a selector), a `Table`, a `Facts` list
-or a grid of `Maps`. Which command the page is for is none of this module's business.
+A report is a `Page` of `Section`s of blocks; a block is a `Chart` (views behind a selector), a `Table`, a `Facts` list,
+a grid of `Maps` or a `Gallery` of grids behind a selector. Which command the page is for is none of this module's
+business.
 """
 
 from __future__ import annotations
@@ -42,11 +43,26 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Swatch:
+    """One series of a figure's key: a button that hides and shows the traces whose `legendgroup` is `series`.
+
+    `dash` is an SVG dash array, empty for a solid line; `mark` an SVG path around (0, 0), hollow or filled.
+    """
+
+    series: str
+    label: str
+    color: str
+    dash: str
+    mark: str
+    hollow: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figure:
     """Plotly's traces and layout; colours are CSS variables, `var(--name)`, which the page resolves for its theme.
 
     `heading` stands above the figure, with a `key` of marks ("dot", "ring", "line", "dashes", "band", "bar", "whisker")
-    and what they mean.
+    and what they mean, and `swatches` of its series.
     """
 
     data: Sequence[Mapping[str, Json]]
@@ -54,6 +70,7 @@ class Figure:
     height: int
     heading: str = ""
     key: Sequence[tuple[str, str]] = ()
+    swatches: Sequence[Swatch] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +132,39 @@ class Maps:
     kind: Literal["maps"] = "maps"
 
 
-Block = Chart | Table | Facts | Maps
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One choice of a gallery: for each of its tiles, row by row, an image's number and whole per cents by fact."""
+
+    label: str
+    text: str
+    tiles: Sequence[int]
+    facts: Sequence[Sequence[int | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Grids of small images behind a selector, one grid shown at a time; each image opens enlarged.
+
+    Images are square, `size` pixels wide, drawn without smoothing at `scale` screen pixels a pixel; `tokens` name
+    their rows and columns.
+    """
+
+    key: str
+    text: str
+    selector: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    facts: Sequence[str]
+    choices: Sequence[Choice]
+    images: Sequence[str]
+    tokens: Sequence[str]
+    size: int
+    scale: int
+    kind: Literal["gallery"] = "gallery"
+
+
+Block = Chart | Table | Facts | Maps | Gallery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +201,13 @@ def render(page: Page) -> str:
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters["typeset"] = typeset
     scripts = [get_plotlyjs(), _source(environment, "report.js")]
-    charts = [block for section in page.sections for block in section.blocks if isinstance(block, Chart)]
+    blocks = [block for section in page.sections for block in section.blocks]
+    charts = [block for block in blocks if isinstance(block, Chart)]
+    galleries = [block for block in blocks if isinstance(block, Gallery)]
     return environment.get_template("page.html").render(
         page=page,
         data={chart.key: [_plotly(view.figure) for view in chart.views] for chart in charts},
+        galleries={gallery.key: _pictures(gallery) for gallery in galleries},
         style=Markup(_source(environment, "report.css")),
         scripts=[Markup(script) for script in scripts],
         hashes=[_policy_hash(script) for script in scripts],
@@ -190,6 +242,14 @@ def without_closed_tables(page: Page) -> Page:
 
 def _plotly(figure: Figure) -> Json:
     return {"data": list(figure.data), "layout": {**figure.layout, "height": figure.height}}
+
+
+def _pictures(gallery: Gallery) -> Json:
+    """What the page's script needs of a gallery: the choices, and the images that they share."""
+    choices: list[Json] = [
+        {"text": choice.text, "tiles": choice.tiles, "facts": choice.facts} for choice in gallery.choices
+    ]
+    return {"images": gallery.images, "tokens": gallery.tokens, "choices": choices}
 
 
 def _source(environment: Environment, name: str) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from attnprobe.report.labels import FILES
 from attnprobe.report.page import Block, Facts, Section, Table
-from attnprobe.report.tables import Run
+from attnprobe.report.tables import Record
 
 
-def provenance_section(run: Run) -> Section:
+def provenance_section(run: Record) -> Section:
     """Everything needed to make the run again."""
     run_facts = {key: run.info.get(key) for key in ("status", "seed", "started", "finished", "seconds")}
     parts: list[tuple[str, Mapping[str, object]]] = [
@@ -34,7 +35,7 @@ def provenance_section(run: Run) -> Section:
     )
 
 
-def command_line(run: Run) -> str:
+def command_line(run: Record) -> str:
     """The command line as recorded, or else as the recorded arguments amount to."""
     recorded = run.info.get("command_line")
     if isinstance(recorded, str):
@@ -55,13 +56,13 @@ def command_line(run: Run) -> str:
     return shlex.join(words)
 
 
-def files_table(run: Run) -> Table:
-    """The files of the run folder, without hidden ones and the report itself."""
-    files = sorted(path for path in run.path.iterdir() if path.is_file() and not path.name.startswith("."))
+def files_table(run: Record) -> Table:
+    """The files of the run folder, without hidden ones and the report itself; folders only where they are known."""
+    shown = [path for path in run.path.iterdir() if not path.name.startswith(".") and path.name != "report.html"]
     rows = [
-        [path.name, FILES.get(path.name, ""), _size(path.stat().st_size)]
-        for path in files
-        if path.name != "report.html"
+        [path.name, FILES.get(path.name, ""), _size(_bytes(path))]
+        for path in sorted(shown)
+        if path.is_file() or path.name in FILES
     ]
     return Table(
         caption="Files of the run folder.", columns=["File", "Holds", "Size"], rows=rows, text_columns=frozenset({1})
@@ -80,6 +81,10 @@ def _value(value: object) -> str:
     if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
         return ", ".join(map(str, value))
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
+
+
+def _bytes(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else sum(_bytes(inner) for inner in path.iterdir())
 
 
 def _size(size: int) -> str:

@@ -47,6 +47,14 @@ def class_section(run: Run) -> Section | None:
     return Section(key="classes", title="Which positions matter", text=[text], blocks=[chart])
 
 
+def class_tables(run: Run) -> list[Table]:
+    """The classes as a table for each method, in the first of its units that was measured."""
+    rows = [row for row in run.effects if row.level == "class"]
+    firsts = {measure.method: measure for measure in reversed(measures(rows))}
+    views = [_class_view(run, measure, _of(rows, measure)) for measure in reversed(firsts.values())]
+    return [view.table for view in views if view.table is not None]
+
+
 def head_section(run: Run) -> Section | None:
     """Heads by site, and whole sites."""
     heads = [row for row in run.effects if row.level == "head" and row.site is not None and row.head is not None]

@@ -20,12 +20,15 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
     "offsets.csv": ("method", "offset", "value", "unit"),
     "agreement.csv": ("level", "method_a", "method_b", "value"),
     "heads.csv": ("site", "head", "special", "entropy_median"),
+    "tradeoff.csv": ("point", "method", "target", "cell_sparsity", "metric_name", "value"),
+    "kept.csv": ("point", "site", "head", "position_class", "kept"),
+    "training.csv": ("point", "step"),
 }
 """The columns without which a table cannot be read; any other column that is missing reads as not measured."""
 
 TEXT = frozenset(
     ("method", "level", "position_class", "unit", "metric_name", "method_a", "method_b", "statistic", "special")
-)
+) | frozenset(("point", "checkpoint", "data", "granularity", "sharing", "diagonal", "train", "exported"))
 
 Info = Mapping[str, object]
 
@@ -61,22 +64,28 @@ class Effect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run folder as read: tables that the run did not leave are empty, maps (sites, heads, n, n) are None."""
+class Record:
+    """What every run folder has: its path and run.json."""
 
     path: Path
     info: Info
+
+    def part(self, name: str) -> Info:
+        """One object of run.json; empty where it is missing."""
+        found = self.info.get(name)
+        return found if isinstance(found, Mapping) else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Record):
+    """A run of `importance` as read: tables that it did not leave are empty, maps (sites, heads, n, n) are None."""
+
     effects: Sequence[Effect]
     offsets: pd.DataFrame
     agreement: pd.DataFrame
     heads: pd.DataFrame
     maps: NDArray[np.float32] | None = field(repr=False)
     counts: NDArray[np.int64] | None = field(repr=False)
-
-    def part(self, name: str) -> Info:
-        """One object of run.json; empty where it is missing."""
-        found = self.info.get(name)
-        return found if isinstance(found, Mapping) else {}
 
     @property
     def loss_unit(self) -> str:
@@ -85,22 +94,20 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder.
+    """Read a run folder of `importance`.
 
     Raises: RunFolderError for a folder, run.json or table that is missing or cannot be read.
     """
     info = read_info(folder)
-    importance = _read_table(folder / "importance.csv")
-    if importance is None:
-        raise RunFolderError(f"a run folder holds importance.csv, {folder} does not: finish the run with --resume")
+    importance = require_table(folder / "importance.csv")
     maps, counts = _read_maps(folder / "maps.npz")
     return Run(
         path=folder,
         info=info,
         effects=effects(importance),
-        offsets=_or_empty(folder / "offsets.csv"),
-        agreement=_or_empty(folder / "agreement.csv"),
-        heads=_or_empty(folder / "heads.csv"),
+        offsets=table_or_empty(folder / "offsets.csv"),
+        agreement=table_or_empty(folder / "agreement.csv"),
+        heads=table_or_empty(folder / "heads.csv"),
         maps=maps,
         counts=counts,
     )
@@ -154,7 +161,16 @@ def whole(value: object) -> int | None:
     return int(real(value)) if text(value) else None
 
 
-def _or_empty(path: Path) -> pd.DataFrame:
+def require_table(path: Path) -> pd.DataFrame:
+    """A table of `ESSENTIAL` that a run must have. Raises: RunFolderError."""
+    table = _read_table(path)
+    if table is None:
+        raise RunFolderError(f"a run folder holds {path.name}, {path.parent} does not: finish the run with --resume")
+    return table
+
+
+def table_or_empty(path: Path) -> pd.DataFrame:
+    """A table of `ESSENTIAL`, without rows where the run did not leave it. Raises: RunFolderError."""
     table = _read_table(path)
     return pd.DataFrame(columns=list(ESSENTIAL[path.name])) if table is None else table
 

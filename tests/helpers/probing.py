@@ -137,7 +137,7 @@ def probing(setting: Setting) -> Iterator[tuple[Context, Item]]:
             objective=setting.objective,
             layout=layout,
             options=setting.options,
-            map_length=longest,
+            longest=longest,
         )
         at = locate(
             batch.inputs,

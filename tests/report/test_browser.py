@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from attnprobe.report import write_report
+from tests.helpers.browsing import visiting, wait
 from tests.helpers.run_folders import write_run_folder
 
 if TYPE_CHECKING:
@@ -18,28 +19,7 @@ if TYPE_CHECKING:
 
 HOSTILE = "<script>document.title = 'hacked'</script>"
 CHARTS = ("classes", "heads", "sites", "class-sites", "offsets", "entropy", "divergence")
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 Open = Callable[..., AbstractContextManager["Page"]]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: test)")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome on the PATH")
-    with api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS))
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
@@ -57,32 +37,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def open_report(browser: Browser, report: Path) -> Open:
     """Opens the report; on leaving, nothing may have been logged, thrown or asked of any network."""
-
-    @contextmanager
-    def opened(width: int = 1200, **options: Any) -> Iterator[Page]:
-        context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **options)
-        page = context.new_page()
-        complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("request", lambda request: complaints.append(request.url))
-        page.goto(report.as_uri())
-        wait(page, "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))")
-        yield page
-        context.close()
-        requests = [line for line in complaints if not line.startswith("data:")]
-        assert requests == [report.as_uri()]
-
-    return opened
-
-
-def wait(page: Page, condition: str) -> None:
-    """Until a JavaScript condition holds; the page's policy forbids what Playwright's own waiting does."""
-    for _ in range(100):
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never: {condition}")
+    return partial(visiting, browser, report)
 
 
 def color(page: Page, selector: str, name: str) -> str:

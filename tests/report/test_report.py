@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +14,14 @@ from attnprobe.errors import RunFolderError
 from attnprobe.report import finding, write_report
 from attnprobe.report.maps import encode_maps
 from attnprobe.report.page import LIMIT
+from tests.helpers.outline import Outline, figures_of
 from tests.helpers.run_folders import UNITS, write_run_folder
 
 HOSTILE = "<script>alert(1)</script>"
 
 
-class Outline(HTMLParser):
-    """Start tags, ids and the text outside of script and style."""
-
-    def __init__(self, document: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self._skip = False
-        self.feed(document)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._skip = tag in ("script", "style")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._skip = self._skip and tag not in ("script", "style")
-
-    def handle_data(self, data: str) -> None:
-        if not self._skip:
-            self.text += data
-
-
 def report_of(folder: Path, **options: Any) -> str:
     return write_report(write_run_folder(folder, **options)).read_text(encoding="utf-8")
-
-
-def figures_of(document: str) -> dict[str, list[dict[str, Any]]]:
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', document, re.DOTALL)
-    assert found is not None
-    figures: dict[str, list[dict[str, Any]]] = json.loads(found.group(1))
-    return figures
 
 
 def test_a_full_report(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@
     const { data, layout } = resolved(figures[chart.dataset.chart][index], new Map());
     const views = chart.querySelectorAll(".view");
     for (const part of chart.querySelectorAll("[data-view]")) part.hidden = Number(part.dataset.view) !== index;
+    const off = hiddenSeries(chart, index);
+    for (const trace of data) if (off.has(trace.legendgroup)) trace.visible = false;
     plot.setAttribute("aria-label", views[index].dataset.alt);
     plot.style.minHeight = `${layout.height}px`;
     layout.font.family = getComputedStyle(document.body).fontFamily;
@@ -47,9 +49,24 @@
     const longest = Math.max(...trace.text.flat().map((text) => text.length));
     if ((width - 150) / trace.x.length < 10 + 6.5 * longest) delete trace.texttemplate;
   };
+  // Series of a key: a press hides or shows one, in every view of the chart.
+  const hiddenSeries = (chart, index) =>
+    new Set(
+      [...chart.querySelectorAll(`[data-view="${index}"] [aria-pressed="false"]`)].map((key) => key.dataset.series),
+    );
+  const toggleSeries = (chart, pressed) => {
+    const shown = pressed.getAttribute("aria-pressed") === "true";
+    for (const key of chart.querySelectorAll("[data-series]")) {
+      if (key.dataset.series === pressed.dataset.series) key.setAttribute("aria-pressed", String(!shown));
+    }
+    draw(chart);
+  };
   const drawAll = (width) => charts.forEach((chart) => draw(chart, width));
 
-  for (const chart of charts) chart.querySelector("select")?.addEventListener("change", () => draw(chart));
+  for (const chart of charts) {
+    chart.querySelector("select")?.addEventListener("change", () => draw(chart));
+    for (const key of chart.querySelectorAll("[data-series]")) key.addEventListener("click", () => toggleSeries(chart, key));
+  }
 
   let lastWidth = 0;
   new ResizeObserver(([entry]) => {
@@ -109,6 +126,43 @@
     current = tile;
     current.tabIndex = 0;
   };
+  // Galleries: the images of the mask that is chosen, and what is known of each.
+  const galleries = JSON.parse(document.getElementById("galleries")?.textContent ?? "{}");
+  const choose = (figure, gallery) => {
+    const choice = gallery.choices[Number(figure.querySelector("select")?.value ?? 0)];
+    figure.querySelector(".choice").textContent = choice.text;
+    figure.querySelectorAll(".grid button").forEach((tile, at) => {
+      const values = choice.facts[at].map((value) => (value === null ? "" : `${value} %`));
+      tile.querySelector("img").src = gallery.images[choice.tiles[at]];
+      tile.dataset.facts = JSON.stringify(values);
+    });
+  };
+  for (const figure of document.querySelectorAll("[data-gallery]")) {
+    const gallery = galleries[figure.dataset.gallery];
+    figure.querySelector("select")?.addEventListener("change", () => choose(figure, gallery));
+    choose(figure, gallery);
+  }
+  // The enlarged mask: whole screen pixels a cell, and its tokens where they can be read.
+  const label = (tile) => {
+    const gallery = galleries[tile.closest("figure").dataset.gallery];
+    if (!gallery) return;
+    const wanted = gallery.tokens.length > 40 ? 560 : 440;
+    const room = Math.min(wanted, window.innerWidth - 240, window.innerHeight - 300);
+    const cell = Math.max(1, Math.floor(room / gallery.tokens.length));
+    dialog.querySelector("figure").classList.add("labelled");
+    dialog.querySelector("figure").style.setProperty("--cell", `${cell}px`);
+    dialog.querySelector("figure").style.setProperty("--cells", gallery.tokens.length);
+    for (const side of dialog.querySelectorAll(".tokens")) {
+      side.hidden = cell < 7;
+      side.replaceChildren(
+        ...gallery.tokens.map((token) => {
+          const word = document.createElement("span");
+          word.textContent = token;
+          return word;
+        }),
+      );
+    }
+  };
   const names = JSON.parse(document.querySelector(".maps")?.dataset.facts ?? "[]");
   const fact = (name, value) => {
     const [line, term, description] = ["div", "dt", "dd"].map((tag) => document.createElement(tag));
@@ -121,6 +175,7 @@
     const small = current.querySelector("img");
     const large = dialog.querySelector("img");
     large.src = small.src;
+    label(current);
     large.alt = small.alt;
     dialog.querySelector("h2").textContent = current.getAttribute("aria-label").replace("Enlarge s", "S");
     dialog.querySelector("dl").replaceChildren(

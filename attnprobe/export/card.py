@@ -1,0 +1,94 @@
+"""The model card of an export: what it is, what it scored, how to load it, and how not to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from attnprobe.architectures import HeadKind
+from attnprobe.export.format import RECORD, Applied
+from attnprobe.export.words import in_words
+
+_PIPELINES: dict[HeadKind, str] = {
+    "sequence_classification": "text-classification",
+    "regression": "text-classification",
+    "token_classification": "token-classification",
+    "masked_lm": "fill-mask",
+    "causal_lm": "text-generation",
+    "none": "feature-extraction",
+}
+"""Heads by the hub's names of tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What a card says beside its fixed text.
+
+    Attributes:
+        summary: one or two sentences under the title.
+        results: rows of one table; the first row's keys are its columns.
+        command: the command line that made the export.
+        notes: further sentences.
+    """
+
+    summary: str = ""
+    results: Sequence[Mapping[str, object]] = ()
+    command: str | None = None
+    notes: Sequence[str] = ()
+
+
+def write_card(card: Card, applied: Applied, *, name: str, head: HeadKind, on_hub: bool) -> str:
+    """The card as Markdown.
+
+    Args:
+        card: its variable parts.
+        applied: what the export applies.
+        name: of the checkpoint, without its folder.
+        head: of the model.
+        on_hub: whether the name is an id of the hub.
+    """
+    front = {
+        "library_name": "transformers",
+        "pipeline_tag": _PIPELINES[head],
+        "tags": ["attnprobe", "sparse-attention"],
+        **({"base_model": name} if on_hub else {}),
+    }
+    settings = [{"setting": key, "value": value} for key, value in applied.provenance.items()]
+    parts = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
+        f"# {name}, with part of its attention removed",
+        card.summary,
+        f"This is the checkpoint `{name}` with a mask on its attention: {in_words(applied.mask)}.",
+        "## How to load it",
+        '```python\nimport attnprobe\n\nmodel = attnprobe.load("path/to/this/folder")\n```',
+        "This is an ordinary transformers model, with the mask applied in forward, in training and in `generate`. "
+        "All commands of attnprobe take the folder as a checkpoint.",
+        "**Stock `AutoModel.from_pretrained` loads the dense weights WITHOUT the mask.** It gives no warning, and not "
+        "the outputs that were measured here.",
+        *(["## Results", _table(card.results)] if card.results else []),
+        *card.notes,
+        "## How it was made",
+        *([f"```\n{card.command}\n```"] if card.command else []),
+        *([_table(settings)] if settings else []),
+        f"attnprobe {applied.version}. `{RECORD}` holds the same, the mask's description, and the SHA-256 sums of the "
+        "files that belong together; a file that is not the exported one is refused.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> str:
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([_cell(row.get(column)) for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join(text.replace("|", "\\|").split())
