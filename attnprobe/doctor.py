@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from attnprobe.architectures import HEAD_NAMES, SUPPORTED, TEXT_INPUT, HeadKind, shared_layers
-from attnprobe.attention import BACKENDS, Site, attach
+from attnprobe.attention import BACKENDS, AttentionSession, Site
 from attnprobe.checkpoint import Checkpoint, open_checkpoint
 from attnprobe.checkpoint.notes import tied_parameters
 from attnprobe.errors import UnsupportedModelError
+from attnprobe.export.words import in_words, kept_share
+from attnprobe.masks.applying import attached
+from attnprobe.options import DEFAULT_LENGTH
 
 SCHEMA_VERSION = 1
 
@@ -63,12 +67,30 @@ class Verdict(TypedDict):
     text: str
 
 
+class ExportFindings(TypedDict):
+    """What an export of attnprobe applies.
+
+    `mask` is in words; `kept_share` of the cells of one text of `tokens` tokens, over sites and heads (0 to 1);
+    `longest` the most tokens it covers, None without a limit; `provenance` how it was made.
+    """
+
+    attnprobe: str
+    mask: str
+    kind: str
+    granularity: str | None
+    diagonal: str
+    kept_share: float
+    tokens: int
+    longest: int | None
+    provenance: dict[str, Any]
+
+
 class Findings(TypedDict):
     """What `examine` finds; JSON-able.
 
     `modules` counts the attention modules behind the sites; `reads` is "input_ids" for a model of text; `backends` maps
     each name to None when it works, else to the reason; `special_tokens` maps each role to None when no token has it,
-    and is None without a tokenizer.
+    and is None without a tokenizer; `export` is None for a checkpoint that is no export.
     """
 
     schema_version: int
@@ -91,6 +113,7 @@ class Findings(TypedDict):
     reads: str
     usable_length: int
     head: HeadFindings
+    export: ExportFindings | None
     notes: list[dict[str, str]]
     commands: dict[str, Verdict]
 
@@ -115,7 +138,7 @@ def examine(name: str, *, device: str = "cpu", dtype: str = "float32", trust_rem
     checkpoint = open_checkpoint(
         name, device=device, dtype=dtype, trust_remote_code=trust_remote_code, need_tokenizer=False
     )
-    with attach(checkpoint.model) as session:
+    with _attached(checkpoint) as session:
         sites = session.sites
     patient = _Patient(checkpoint=checkpoint, sites=sites, backends=_try_backends(checkpoint))
     config, shared = checkpoint.model.config, shared_layers(checkpoint.model.config)
@@ -145,16 +168,21 @@ def examine(name: str, *, device: str = "cpu", dtype: str = "float32", trust_rem
             "labels": sorted(checkpoint.head.label2id, key=checkpoint.head.label2id.__getitem__),
             "missing_keys": list(checkpoint.head.missing_keys),
         },
+        "export": _export_findings(checkpoint, sites),
         "notes": [{"code": note.code, "text": note.text} for note in checkpoint.notes],
         "commands": {command: judge(patient) for command, judge in COMMANDS.items()},
     }
+
+
+def _attached(checkpoint: Checkpoint, *, backend: str = "eager") -> AbstractContextManager[AttentionSession]:
+    return attached(checkpoint.model, mask=checkpoint.mask, rules=checkpoint.rules, backend=backend)
 
 
 def _try_backends(checkpoint: Checkpoint) -> dict[str, str | None]:
     outcome: dict[str, str | None] = {}
     for backend in BACKENDS:
         try:
-            with attach(checkpoint.model, backend=backend):
+            with _attached(checkpoint, backend=backend):
                 outcome[backend] = None
         except UnsupportedModelError as error:
             outcome[backend] = str(error)
@@ -170,6 +198,27 @@ def _files(checkpoint: Checkpoint) -> FileFindings:
         "sharded": weights.sharded,
         "dtypes": list(weights.dtypes),
         "bytes": sum(file.stat().st_size for file in weights.files),
+    }
+
+
+def _export_findings(checkpoint: Checkpoint, sites: tuple[Site, ...]) -> ExportFindings | None:
+    applied = checkpoint.applied
+    if applied is None:
+        return None
+    mask = applied.mask
+    description = mask.describe()
+    granularity = description.get("granularity", {})
+    tokens = min(checkpoint.usable_length, granularity.get("length", DEFAULT_LENGTH))
+    return {
+        "attnprobe": applied.version,
+        "mask": in_words(mask),
+        "kind": description["kind"],
+        "granularity": granularity.get("name"),
+        "diagonal": mask.diagonal,
+        "kept_share": kept_share(mask, applied.rules, sites=len(sites), heads=sites[0].heads, length=tokens),
+        "tokens": tokens,
+        "longest": mask.limit,
+        "provenance": dict(applied.provenance),
     }
 
 

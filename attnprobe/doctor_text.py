@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attnprobe.architectures import HEAD_NAMES, TEXT_INPUT
 
 if TYPE_CHECKING:
-    from attnprobe.doctor import FileFindings, Findings, HeadFindings, SiteFindings, TokenFindings
+    from attnprobe.doctor import ExportFindings, FileFindings, Findings, HeadFindings, SiteFindings, TokenFindings
 
 _LABEL_WIDTH = 16
 
@@ -31,6 +31,8 @@ def render(findings: Findings, *, width: int = 100) -> str:
         ("usable length", _describe_length(findings)),
         ("head", _describe_head(findings["head"])),
     ]
+    if findings["export"] is not None:
+        rows.append(("mask", _describe_export(findings["export"])))
     lines = [_row(label, text, width) for label, text in rows]
     if findings["notes"]:
         lines += ["", "What would bite later"]
@@ -91,6 +93,13 @@ def _describe_length(findings: Findings) -> str:
     if findings["reads"] != TEXT_INPUT:
         return f"none in tokens: it reads {findings['reads']}"
     return f"{findings['usable_length']} tokens, special tokens included"
+
+
+def _describe_export(export: ExportFindings) -> str:
+    plain = {name: value for name, value in export["provenance"].items() if isinstance(value, str | int | float)}
+    provenance = ", ".join(f"{name} {value}" for name, value in plain.items())
+    made = f"; {provenance}" if provenance else ""
+    return f"{export['mask']}; keeps {export['kept_share']:.1%} of the cells of {export['tokens']} tokens{made}"
 
 
 def _describe_head(head: HeadFindings) -> str:

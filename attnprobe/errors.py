@@ -30,6 +30,10 @@ class RunFolderError(AttnProbeError, OSError):
     """A run folder that cannot be written, resumed or read."""
 
 
+class EngineError(AttnProbeError, RuntimeError):
+    """Work that could not be done where it was sent."""
+
+
 class MissingDependencyError(AttnProbeError, ImportError):
     """An optional dependency that is not installed; the message names the extra."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from attnprobe.attention import Site
+from attnprobe.attention import AttentionSession, Site
 from attnprobe.checkpoint import Checkpoint, open_checkpoint
 from attnprobe.data.batches import Batch, Encoded, encode
 from attnprobe.data.positions import Positions, locate
@@ -16,6 +17,8 @@ from attnprobe.data.prose import prose
 from attnprobe.data.sources import DataOptions, Examples, load_examples
 from attnprobe.data.tasks import Kind
 from attnprobe.errors import CheckpointError, DataError, UsageError
+from attnprobe.export.words import in_words
+from attnprobe.masks.applying import attached
 from attnprobe.objectives import (
     CausalLM,
     EmbeddingFidelity,
@@ -36,7 +39,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_PROSE = 16
 """Sentences of the built-in prose when no data and no limit is named: about a minute on a laptop."""
 
-_KIND: dict[str, Kind] = {
+KIND_OF_HEAD: dict[str, Kind] = {
     "sequence_classification": "classification",
     "regression": "regression",
     "token_classification": "token_classification",
@@ -68,6 +71,17 @@ class Workbench:
     seed: int
     warnings: tuple[str, ...]
 
+    @contextmanager
+    def attached(self, *, backend: str = "eager") -> Iterator[AttentionSession]:
+        """Attach to the model as it is meant to run: that of an export under its mask.
+
+        Raises:
+            AttnProbeError: see :func:`~attnprobe.masks.applying.attached`.
+        """
+        checkpoint = self.checkpoint
+        with attached(checkpoint.model, mask=checkpoint.mask, rules=checkpoint.rules, backend=backend) as session:
+            yield session
+
     def positions(self, batch: Batch, *, causal: bool, window: int = 4, include_special: bool = True) -> Positions:
         """The positions of a batch's tokens, told by this checkpoint's special tokens."""
         tokenizer = self.checkpoint.tokenizer
@@ -97,6 +111,7 @@ class Workbench:
                 "class": type(checkpoint.model).__name__,
                 "sites": len(sites),
                 "heads": sites[0].heads,
+                **({} if checkpoint.mask is None else {"mask": in_words(checkpoint.mask)}),
             },
             "data": {
                 "source": examples.source,
@@ -135,7 +150,7 @@ def prepare(name: str, data: DataOptions, options: ModelOptions) -> Workbench:
     if data.task or data.eval_file or data.dataset_name:
         labels = None if options.objective == "fidelity" else head.num_labels  # fidelity looks at no label
         examples = load_examples(
-            data, split="eval", label2id=head.label2id, num_labels=labels, kind_hint=_KIND.get(head.kind)
+            data, split="eval", label2id=head.label2id, num_labels=labels, kind_hint=KIND_OF_HEAD.get(head.kind)
         )
     else:
         _require_no_data_flags(data)

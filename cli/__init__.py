@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 from attnprobe import __version__
+from attnprobe.distributed import main_speaks_first
 from attnprobe.errors import AttnProbeError, UsageError
 
 from .output import log_to_stderr
@@ -17,9 +18,9 @@ from .output import log_to_stderr
 COMMANDS = {
     "doctor": "What a checkpoint is, and what can be done with it.",
     "importance": "Which attention positions, heads and sites a checkpoint needs.",
-    "sparsify": "Learn attention masks, hold them against controls, export the masked model.",
+    "sparsify": "Learn attention masks, with controls; export the masked model.",
     "evaluate": "Metric and loss of a checkpoint, gated or not, as JSON.",
-    "report": "Make a run folder's report again from its tables.",
+    "report": "Make a run's report again, or merge several runs into one.",
 }
 """The commands with their one-line help, so that listing them imports none of them."""
 
@@ -75,7 +76,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     log_to_stderr()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        result = cli.main(args=list(arguments) or ["--help"], prog_name="attnprobe", standalone_mode=False)
+        with main_speaks_first():
+            result = cli.main(args=list(arguments) or ["--help"], prog_name="attnprobe", standalone_mode=False)
     except AttnProbeError as error:
         return _fail(str(error), error.exit_code)
     except click.UsageError as error:

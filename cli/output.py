@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from attnprobe.distributed import is_main
+
 
 class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -19,12 +21,12 @@ class _OneLine(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Send the library's log to stderr, a line each."""
+    """Send the library's log to stderr, a line each; of processes that train together, the main one's."""
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine())
     logger = logging.getLogger("attnprobe")
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO if is_main() else logging.ERROR)
     logger.propagate = False
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from attnprobe.data.sources import DataOptions
+from attnprobe.distributed import is_main
 from attnprobe.options import ModelOptions
 from attnprobe.sparsify.options import SparsifyOptions
 
@@ -56,6 +57,8 @@ def command(
         quiet=quiet,
         command_line=typed(),
     )
+    if not is_main():
+        return
     finding, report, exported = headline(run.path), run.path / "report.html", run.path / "model"
     if as_json:
         shown = str(exported) if exported.exists() else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Source:
     """What every attempt at loading needs.
 
     `raw` is config.json as it was written, `config` as it is understood; `remote_code` tells that only (trusted) code
-    that comes with the checkpoint can open it.
+    that comes with the checkpoint can open it. `options` are further keywords of `from_pretrained`.
     """
 
     name: str
@@ -48,8 +48,9 @@ class Source:
     raw: dict[str, Any]
     config: PreTrainedConfig
     weights: WeightFiles
-    dtype: torch.dtype
+    dtype: torch.dtype | str
     remote_code: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def architecture_names(raw: dict[str, Any]) -> tuple[str, ...]:
@@ -116,6 +117,7 @@ def _attempt(
                 use_safetensors=source.weights.format == "safetensors",
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
+                **source.options,
                 **options,
             )
     except Exception as error:  # transformers and torch raise errors of every kind
@@ -149,8 +151,8 @@ def _refuse_misshapen(source: Source, mismatched: Iterable[tuple[str, Iterable[i
 
 def _refuse_not_finite(source: Source, model: PreTrainedModel) -> None:
     for key, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            dtype = str(source.dtype).removeprefix("torch.")
+        if tensor.is_floating_point() and not tensor.is_meta and not torch.isfinite(tensor).all():
+            dtype = str(tensor.dtype).removeprefix("torch.")
             raise CheckpointError(
                 f"{source.name}: {key} holds NaN or infinite values as {dtype}; no figure can come from such weights"
             )

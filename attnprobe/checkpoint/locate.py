@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnprobe.checkpoint.weights import SAFETENSORS, sha256
+from attnprobe.checkpoint.weights import SAFETENSORS
 from attnprobe.errors import CheckpointError, MissingDependencyError
+from attnprobe.hashes import sha256
 from attnprobe.quiet import first_line, quiet_transformers
 
 DEMO_NAMES = ("demo", "minilm")

@@ -10,6 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from attnprobe.architectures import head_counts, position_offset, shared_layers
 from attnprobe.checkpoint.weights import WeightFiles
+from attnprobe.export.format import Applied
+from attnprobe.export.words import in_words
 
 HALF_PRECISION = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
@@ -50,6 +52,13 @@ def model_notes(model: nn.Module, config: PreTrainedConfig) -> Iterator[Note]:
     if tied:
         pairs = "; ".join(" = ".join(group) for group in tied)
         yield Note("tied_weights", f"one tensor under several names, so that changing one changes all: {pairs}")
+
+
+def export_notes(applied: Applied) -> Iterator[Note]:
+    """Notes on an export of attnprobe."""
+    yield Note("export", f"a mask is applied by attnprobe alone ({in_words(applied.mask)}): others load it dense")
+    if applied.mask.limit is not None:
+        yield Note("mask_length", f"the mask covers {applied.mask.limit} tokens: longer texts are refused")
 
 
 def file_notes(weights: WeightFiles, dtype: str) -> Iterator[Note]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ from attnprobe.architectures import (
 )
 from attnprobe.checkpoint.loading import Head, Source, architecture_names, load_model
 from attnprobe.checkpoint.locate import locate
-from attnprobe.checkpoint.notes import Note, file_notes, model_notes, tokenizer_notes
+from attnprobe.checkpoint.notes import Note, export_notes, file_notes, model_notes, tokenizer_notes
 from attnprobe.checkpoint.weights import WeightFiles, checkpoint_digest, find_weights
 from attnprobe.errors import CheckpointError, UnsupportedModelError, UsageError
+from attnprobe.export.format import MASKS, RECORD, Applied, read_applied
+from attnprobe.masks.mask import Mask
+from attnprobe.masks.tokens import TokenRules
 from attnprobe.quiet import first_line, quiet_transformers
 
 DTYPES: dict[str, torch.dtype] = {
@@ -41,7 +45,9 @@ class Checkpoint:
 
     `name` is what the user typed; `path` the local folder, or None for a hub id; `model` is in eval mode, on the
     device and in the dtype asked for; `usable_length` counts tokens, special tokens included; `digest` is over
-    config.json and the weight files; `weights` tells how those are stored (None for a model made in memory).
+    config.json and the weight files, and of an export over what it applies too; `weights` tells how those are stored
+    (None for a model made in memory). `applied` is what an export of attnprobe applies to the model, which is not yet
+    in force here: see `attnprobe.masks.applying.attached`. None for any other checkpoint.
     """
 
     name: str
@@ -53,6 +59,17 @@ class Checkpoint:
     digest: str
     notes: tuple[Note, ...]
     weights: WeightFiles | None = None
+    applied: Applied | None = None
+
+    @property
+    def mask(self) -> Mask | None:
+        """The mask of an export."""
+        return None if self.applied is None else self.applied.mask
+
+    @property
+    def rules(self) -> TokenRules | None:
+        """How the mask of an export tells positions."""
+        return None if self.applied is None else self.applied.rules
 
 
 def open_checkpoint(
@@ -76,7 +93,9 @@ def open_checkpoint(
     """
     torch_device, torch_dtype = parse_device(device), parse_dtype(dtype)
     location = locate(name, trust_remote_code=trust_remote_code)
-    source = _read(name, location.folder, torch_dtype, trust_remote_code=trust_remote_code)
+    source = read_source(name, location.folder, torch_dtype, trust_remote_code=trust_remote_code)
+    base = [location.folder / "config.json", *source.weights.files]
+    applied = read_applied(location.folder, base)
     tokenizer, gap = _load_tokenizer(source, trust_remote_code=trust_remote_code)
     if need_tokenizer and tokenizer is None:
         raise CheckpointError(f"{name}: {gap}; put the files of its tokenizer beside config.json")
@@ -96,16 +115,22 @@ def open_checkpoint(
     length = _usable_length(config, tokenizer)
     if length is None:
         notes.append(Note("length_assumed", f"no limit on the length is stated: {DEFAULT_LENGTH} is assumed"))
+        length = DEFAULT_LENGTH
+    if applied is not None:
+        base += [location.folder / RECORD, location.folder / MASKS]
+        length = min(length, applied.mask.limit or length)
+        notes += export_notes(applied)
     return Checkpoint(
         name=name,
         path=location.folder if location.local else None,
         model=model,
         tokenizer=tokenizer,
         head=head,
-        usable_length=length or DEFAULT_LENGTH,
-        digest=checkpoint_digest([location.folder / "config.json", *source.weights.files]),
+        usable_length=length,
+        digest=checkpoint_digest(base),
         notes=tuple(notes),
         weights=source.weights,
+        applied=applied,
     )
 
 
@@ -136,22 +161,42 @@ def parse_dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def _read(name: str, folder: Path, dtype: torch.dtype, *, trust_remote_code: bool) -> Source:
-    """Read and check everything but the model, cheapest first."""
+def read_source(
+    name: str,
+    folder: Path,
+    dtype: torch.dtype | str,
+    *,
+    trust_remote_code: bool,
+    options: Mapping[str, Any] | None = None,
+) -> Source:
+    """Read and check everything but the model, cheapest first.
+
+    Args:
+        name: of the checkpoint, for messages.
+        folder: where its files are.
+        dtype: of the model to be, or `auto`.
+        trust_remote_code: run Python code that comes with the checkpoint.
+        options: further keywords of `from_pretrained`; those that are settings of the configuration go there.
+
+    Raises:
+        CheckpointError, UnsupportedModelError: see `open_checkpoint`.
+    """
     raw = _read_config(name, folder)
     remote_code = _needs_remote_code(name, raw)
     if remote_code and not trust_remote_code:
         raise CheckpointError(
             f"{name}: needs Python code that comes with it; read that code, then pass --trust-remote-code"
         )
+    config, rest = _load_config(name, folder, options or {}, remote_code=remote_code)
     return Source(
         name=name,
         folder=folder,
         raw=raw,
-        config=_load_config(name, folder, remote_code=remote_code),
+        config=config,
         weights=find_weights(folder),
         dtype=dtype,
         remote_code=remote_code,
+        options=rest,
     )
 
 
@@ -189,10 +234,16 @@ def _needs_remote_code(name: str, raw: dict[str, Any]) -> bool:
     return False
 
 
-def _load_config(name: str, folder: Path, *, remote_code: bool) -> PreTrainedConfig:
+def _load_config(
+    name: str, folder: Path, options: Mapping[str, Any], *, remote_code: bool
+) -> tuple[PreTrainedConfig, dict[str, Any]]:
+    """The configuration, and the options that are none of its settings."""
     try:
         with quiet_transformers():
-            return AutoConfig.from_pretrained(folder, trust_remote_code=remote_code)
+            config, rest = AutoConfig.from_pretrained(
+                folder, trust_remote_code=remote_code, return_unused_kwargs=True, **options
+            )
+            return config, dict(rest)
     except Exception as error:  # transformers raises errors of every kind
         raise CheckpointError(f"{name}: config.json is not valid ({first_line(error)}); correct it") from error
 

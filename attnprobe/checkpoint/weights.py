@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from attnprobe.errors import CheckpointError
+from attnprobe.hashes import sha256
 from attnprobe.quiet import first_line
 
 SAFETENSORS = "model.safetensors"
@@ -124,12 +125,6 @@ def _pickle_elements(file: Path) -> Counter[str]:
         if tensor.is_floating_point():
             elements[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
     return elements
-
-
-def sha256(file: Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def checkpoint_digest(files: Iterable[Path]) -> str:

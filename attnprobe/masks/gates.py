@@ -13,6 +13,8 @@ step changed back on it (:meth:`Gates.hold`). The wanted share falls from 1 to t
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -24,7 +26,8 @@ from attnprobe.masks.relaxations import RELAXATIONS, SMOOTHNESS, logistic_noise
 from attnprobe.masks.sparsity import GateCounts
 
 SHARINGS = ("none", "sites", "heads")
-_NEWTON_STEPS = 30
+_NEWTON_STEPS = 24
+_TINY = 1e-12
 _HEAD_START = 1.0
 
 
@@ -76,6 +79,8 @@ class Gates(nn.Module):
         shape = (1 if share == "sites" else sites, 1 if share == "heads" else heads, len(seen))
         generator = torch.Generator().manual_seed(seed)
         self.logits = nn.Parameter(initial + spread_initial * torch.randn(shape, generator=generator))
+        self.register_buffer("average", self.logits.detach().clone())
+        self.average: Tensor
         slot = torch.full((granularity.gates,), len(seen), dtype=torch.int64)
         slot[seen] = torch.arange(len(seen))
         self.register_buffer("slot", slot, persistent=False)
@@ -111,7 +116,7 @@ class Gates(nn.Module):
     @property
     def free_share(self) -> float:
         """Share of valid cells on which gates decide."""
-        return float(self.weight.sum())
+        return int(self.counts.cells.sum()) / self.counts.valid
 
     def index(self, at: Positions) -> Tensor:
         """Where each cell finds its gate in :meth:`draw`: int64 (batch, queries, keys)."""
@@ -160,24 +165,39 @@ class Gates(nn.Module):
 
     @torch.no_grad()
     def hold(self, wanted: float) -> None:
-        """Add the one number to all logits at which the expected density is ``wanted``; no host synchronisation.
+        """Add the one number to all logits at which the expected density is ``wanted``.
 
-        Newton's method from where the last step left off, kept inside a bracket.
+        Newton's method from where the last step left off, kept inside a bracket: at its ends the most open gate, or the
+        least, is as open as all are on average. Asks the device for nothing, unless that is the host.
         """
         if wanted >= self.fixed_share + self.free_share:
             return
+        share = min(max((wanted - self.fixed_share) / self.free_share, _TINY), 1 - _TINY)
         alpha, weight = self.logits.double(), self.weight
-        shift = alpha.new_zeros(())
-        low, high = alpha.new_tensor(-60.0) - alpha.max(), alpha.new_tensor(60.0) - alpha.min()
-        for _ in range(_NEWTON_STEPS if self.step < 1 else 12):
+        middle = self.temperature * math.log(share / (1 - share)) + self.level
+        low, high = middle - alpha.max(), middle - alpha.min()
+        shift = torch.clamp(alpha.new_zeros(()), low, high)
+        for _ in range(_NEWTON_STEPS):
             p = self._open_probability(alpha + shift)
             excess = self._share(p) - wanted
+            if excess.device.type == "cpu" and abs(float(excess)) < _TINY:
+                break
             low, high = torch.where(excess > 0, low, shift), torch.where(excess > 0, shift, high)
-            slope = ((p * (1 - p)) @ weight).mean().clamp_min(1e-12) / self.temperature
+            slope = ((p * (1 - p)) @ weight).mean().clamp_min(_TINY) / self.temperature
             step = shift - excess / slope
             inside = (step > low) & (step < high)
             shift = torch.where(inside, step, (low + high) / 2)
-        self.logits.add_(shift.float())
+        self.logits.copy_(alpha + shift)
+
+    @torch.no_grad()
+    def take_in(self, decay: float) -> None:
+        """Move the running average of the logits towards what they are now; decay 0 starts it anew."""
+        self.average.lerp_(self.logits, 1 - decay)
+
+    @torch.no_grad()
+    def settle_on_average(self) -> None:
+        """Put the logits to their running average, in which the noise of single steps is less."""
+        self.logits.copy_(self.average)
 
     @torch.no_grad()
     def project_gradient(self) -> None:

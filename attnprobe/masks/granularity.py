@@ -94,8 +94,8 @@ class Granularity:
         Raises:
             DataError: rows of more tokens than are covered.
         """
-        if self.limit is not None:
-            longest = int(at.index.max()) + 1 if at.index.numel() else 0
+        if self.limit is not None and at.index.shape[1] > self.limit and len(at.index):
+            longest = int(at.index.max()) + 1  # waits for the device, so only where padding alone may be beyond
             if longest > self.limit:
                 raise DataError(
                     f"a mask by {self.name} covers {self.limit} tokens, and a row has {longest}: "

@@ -176,7 +176,7 @@ class JointMask(Mask):
     """Only what each of several masks keeps: a mask learnt on a model that was masked before.
 
     Attributes:
-        masks: the masks.
+        masks: the masks; a joint one among them counts as its parts.
         diagonal: ``free``: each of them decides on its own.
     """
 
@@ -184,6 +184,8 @@ class JointMask(Mask):
     diagonal: str = "free"
 
     def __post_init__(self) -> None:
+        parts = [mask.masks if isinstance(mask, JointMask) else (mask,) for mask in self.masks]
+        object.__setattr__(self, "masks", tuple(part for of_one in parts for part in of_one))
         shapes = {mask.shape for mask in self.masks} - {None}
         if not self.masks or len(shapes) > 1:
             raise CheckpointError(

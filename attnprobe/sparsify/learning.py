@@ -31,8 +31,11 @@ from attnprobe.sparsify.options import SparsifyOptions
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-COOLING = 0.3
-"""Share of the gates' steps, the last, in which their temperature falls."""
+COOLING = 0.1
+"""Share of the gates' steps, the last, in which their temperature and learning rate fall."""
+
+AVERAGING = 0.97
+"""Decay of the running average of the logits, from the step on in which the density is the target's."""
 
 PAPER_SHIFT = 1e4
 """What SparseBERT's code takes from the score of a closed cell."""
@@ -217,17 +220,33 @@ class Schedule:
         """Density wanted in a step: from 1 down to the target, falling fast first (Zhu & Gupta 2017)."""
         if self.density is None:
             return None
-        length = self.gate_steps * self.options.ramp
-        left = max(0.0, 1 - step / length) if length > 0 else 0.0
+        left = max(0.0, 1 - step / self.full) if self.full > 0 else 0.0
         return self.density + (1 - self.density) * left**3
 
+    @property
+    def full(self) -> int:
+        """The step from which the density wanted is the target."""
+        return round(self.gate_steps * self.options.ramp)
+
+    @property
+    def cooling(self) -> int:
+        """The step from which temperature and gates' learning rate fall: what is undecided then is decided."""
+        return max(self.full, self.gate_steps - max(1, round(self.gate_steps * COOLING)))
+
+    def cooled(self, step: int) -> float:
+        """How far the cooling has gone, 0 to 1."""
+        return max(0.0, (step - self.cooling + 1) / max(1, self.gate_steps - self.cooling))
+
+    def gate_rate(self, step: int) -> float:
+        """Factor on the gates' learning rate."""
+        return 1.0 if self.options.paper_form else max(0.0, 1 - self.cooled(step))
+
     def temperature(self, step: int) -> float:
-        """Temperature in a step: as it is at first, then falling geometrically in the last part of the gates' steps."""
+        """Temperature in a step: as it is at first, then falling geometrically while the gates cool."""
         if self.options.paper_form:
             return 1.0
         first, last = self.options.temperature, self.options.final_temperature
-        late = max(0.0, (step / self.gate_steps - 1) / COOLING + 1)
-        return float(first * (last / first) ** min(1.0, late))
+        return float(first * (last / first) ** min(1.0, self.cooled(step)))
 
     def weight_rate(self, step: int) -> float:
         """Factor on the weights' learning rate: up over the warm-up, then down to 0 in a line."""
@@ -250,6 +269,11 @@ class _Conductor(TrainerCallback):  # type: ignore[misc]
             self.fix()
             return
         gates.step, gates.temperature = step, self.schedule.temperature(step)
+        if not self.learner.paper_form:
+            if step < self.schedule.cooling:
+                gates.take_in(AVERAGING if step > self.schedule.full else 0.0)
+            elif step == self.schedule.cooling:
+                gates.settle_on_average()
         wanted = self.schedule.wanted(step)
         if wanted is not None:
             gates.hold(wanted)
@@ -322,15 +346,16 @@ def train(
         price=(options.lambda_ or PAPER_LAMBDA) if density is None else None,
         paper_form=options.paper_form,
     )
-    learner.fixed = mask
+    learner.fixed = None if mask is None else mask.to(model.device)
     before: float | None = None
 
     def fix() -> None:
-        nonlocal before
+        nonlocal mask, before
         assert gates is not None
         gates.temperature = schedule.temperature(schedule.gate_steps - 1)  # also where training is taken up here
         before = gates.natural_density()
-        learner.fixed = share(gates.decide(density), device=model.device.type)
+        mask = share(gates.decide(density), device=model.device.type)
+        learner.fixed = mask.to(model.device)
 
     conductor = _Conductor(learner, schedule, fix)
     arguments = training_arguments(options, folder, model.device, batch_size=batch_size, seed=seed)
@@ -346,7 +371,7 @@ def train(
     if gates is not None and learner.fixed is None:
         fix()
     learner.eval()
-    return learner.fixed, before, [row for row in trainer.state.log_history if "loss" in row]
+    return mask, before, [row for row in trainer.state.log_history if "loss" in row]
 
 
 def _trainer(
@@ -361,7 +386,7 @@ def _trainer(
     rates: list[Callable[[int], float]] = []
     if learner.gates is not None:
         groups.append({"params": [learner.gates.logits], "lr": options.gate_learning_rate, "betas": (0.9, 0.99)})
-        rates.append(lambda _: 1.0)
+        rates.append(schedule.gate_rate)
     if learner.train_weights:
         wanted = [parameter for parameter in learner.model.parameters() if parameter.requires_grad]
         for decays in (True, False):
@@ -410,6 +435,7 @@ class _QuietTrainer(Trainer):  # type: ignore[misc]
         folder.mkdir(parents=True, exist_ok=True)
         learner: Learner = self.accelerator.unwrap_model(self.model)
         names = {name for name, parameter in learner.named_parameters() if parameter.requires_grad}
+        names |= {"gates.average"}
         torch.save({n: t for n, t in learner.state_dict().items() if n in names}, folder / "pytorch_model.bin")
 
 
@@ -417,8 +443,6 @@ def training_arguments(
     options: SparsifyOptions, folder: Path, device: torch.device, *, batch_size: int, seed: int
 ) -> TrainingArguments:
     """The Trainer's arguments for a point of a sweep."""
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=options.max_steps,
@@ -430,6 +454,7 @@ def training_arguments(
         seed=seed,
         use_cpu=device.type == "cpu",
         logging_steps=options.logging_steps,
+        logging_nan_inf_filter=False,  # it would look at the loss of every step, and wait for the device
         report_to=list(options.report_to) or "none",
         save_strategy="steps" if options.save_steps else "no",
         save_steps=options.save_steps or 500,
@@ -442,6 +467,9 @@ def training_arguments(
         ddp_find_unused_parameters=options.train == "all",
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs of one process would run copies that are not attached
+    if device.type == "cuda" and device.index is not None:  # a single process would train on cuda:0
+        torch.cuda.set_device(device)
+        arguments._setup_devices = device
     return arguments
 
 

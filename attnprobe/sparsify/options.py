@@ -76,7 +76,9 @@ class SparsifyOptions:
     )
     tune_controls: bool = field(
         default=False,
-        metadata={"help": "Tune the weights under each control's mask, and without one, for as many steps as DAM has."},
+        metadata={
+            "help": "Tune the weights under each control's mask too, with every seed, for as many steps as DAM has."
+        },
     )
     max_steps: int = field(default=600, metadata={"help": "Optimizer steps."})
     gate_learning_rate: float = field(default=0.1, metadata={"help": "Learning rate of the gates."})
@@ -101,11 +103,11 @@ class SparsifyOptions:
         },
     )
     temperature: float = field(
-        default=0.4,
+        default=0.5,
         metadata={"help": "Temperature of the gates: the scale of the noise beside which their logits count."},
     )
     final_temperature: float = field(
-        default=0.12, metadata={"help": "Temperature to which it falls in the last third of the gates' steps."}
+        default=0.02, metadata={"help": "Temperature to which it falls in the last tenth of the gates' steps."}
     )
     ramp: float = field(
         default=0.6, metadata={"help": "Share of the gates' steps over which the density falls to the target."}

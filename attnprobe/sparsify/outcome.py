@@ -27,7 +27,7 @@ class Outcome:
         held_out: on the training rows held out.
         mask: None for the dense model.
         account: what the mask keeps of the evaluation data; None for the dense model.
-        train_sparsity: cell sparsity over the training data, a fraction.
+        counted_sparsity: cell sparsity over the data on which it is held at the target (--count-on), a fraction.
         before_threshold: the same just before the gates' own decision was brought to the target; None where nothing
             was learnt.
         log: rows of :data:`LOG_COLUMNS`.
@@ -39,7 +39,7 @@ class Outcome:
     held_out: Scores
     mask: Mask | None
     account: Account | None
-    train_sparsity: float
+    counted_sparsity: float
     before_threshold: float | None
     log: list[dict[str, float]]
     steps: int
@@ -49,7 +49,7 @@ class Outcome:
         """As named arrays, to be stored."""
         arrays = self.scores.arrays("eval") | self.held_out.arrays("held_out")
         numbers: dict[str, Any] = {
-            "train_sparsity": self.train_sparsity,
+            "counted_sparsity": self.counted_sparsity,
             "before_threshold": self.before_threshold,
             "steps": self.steps,
             "seconds": self.seconds,
@@ -98,7 +98,7 @@ class Outcome:
             held_out=Scores.of(arrays, "held_out"),
             mask=mask,
             account=account,
-            train_sparsity=numbers["train_sparsity"],
+            counted_sparsity=numbers["counted_sparsity"],
             before_threshold=numbers["before_threshold"],
             log=[dict(zip(LOG_COLUMNS, row, strict=True)) for row in arrays["log"].tolist()],
             steps=numbers["steps"],

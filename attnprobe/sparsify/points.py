@@ -60,8 +60,11 @@ def plan_points(options: SparsifyOptions, seed: int) -> list[Point]:
     """
     seeds = options.seed_numbers or (seed,)
     points = [Point(method="dense", seed=seeds[0]), *_controls(options, seeds[:1], "none")]
+    if options.train == "all":  # what tuning alone does
+        points += [
+            Point(method="dense", train="weights", seed=s) for s in (seeds if options.tune_controls else seeds[:1])
+        ]
     if options.tune_controls:
-        points += [Point(method="dense", train="weights", seed=s) for s in seeds]
         points += _controls(options, seeds, "weights")
     return points + list(_learnt(options, seeds))
 

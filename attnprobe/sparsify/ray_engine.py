@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -115,7 +114,8 @@ def _made(job: Job, points: Sequence[Point]) -> Generator[Made, None, None]:
             (ended,), _ = ray.wait(dense or list(running), num_returns=1)
             point, weights = running.pop(ended)
             try:
-                outcome = Outcome.of(ray.get(ended))
+                arrays = {name: array.copy() for name, array in ray.get(ended).items()}  # Ray's own are read-only
+                outcome = Outcome.of(arrays)
                 made = Made(
                     point=point,
                     outcome=outcome,
@@ -256,10 +256,9 @@ def make_point(order: Order, point: Point) -> tuple[dict[str, NDArray[Any]], dic
     _, setting = _opened(order.name, order.data, order.model, order.options)
     with _training_folder(order, point) as folder:
         outcome = run_point(setting, point, folder, resume=True)
-    arrays = {name: np.asarray(array) for name, array in outcome.arrays().items()}
     if point.train not in ("weights", "all") or outcome.mask is None:
-        return arrays, None
-    return arrays, {name: tensor.cpu() for name, tensor in setting.session.model.state_dict().items()}
+        return outcome.arrays(), None
+    return outcome.arrays(), {name: tensor.cpu() for name, tensor in setting.session.model.state_dict().items()}
 
 
 @lru_cache(maxsize=1)

@@ -293,7 +293,7 @@ def export(run: RunFolder, setting: Setting, point: Point, mask: Mask | None, ro
         mask=mask,
         rules=setting.rules,
         card=Card(
-            summary=f"{bench.checkpoint.name} under a mask by `{point.method}` ({point.granularity}).",
+            summary=f"{Path(bench.checkpoint.name).name} under a mask by `{point.method}` ({point.granularity}).",
             results=[results],
             command=run.record.get("command_line"),
             notes=[f"Measured on {bench.examples.source}, {len(bench.examples)} examples."],

@@ -12,7 +12,7 @@ import numpy as np
 from attnprobe.distributed import is_main
 from attnprobe.errors import UsageError
 from attnprobe.masks.gates import Gates
-from attnprobe.masks.mask import GateMask, Mask, PatternMask
+from attnprobe.masks.mask import GateMask, JointMask, Mask, PatternMask
 from attnprobe.masks.relaxations import SMOOTHNESS
 from attnprobe.masks.sparsity import account
 from attnprobe.sparsify.controls import random_mask, scored_mask
@@ -71,11 +71,12 @@ def run_point(setting: Setting, point: Point, folder: Path, *, resume: bool = Fa
     everyone = list(range(len(bench.encoded)))
     scores = score(setting, mask, bench.encoded, everyone, dense=dense)
     held_out = score(setting, mask, setting.lesson.encoded, setting.held_out, dense=dense)
-    kept, train_sparsity = None, 0.0
+    kept, counted_sparsity = None, 0.0
     if mask is not None:
-        train_sparsity = _train_sparsity(setting, mask)
+        counted_sparsity = _counted_sparsity(setting, mask)
+        own = bench.checkpoint.mask  # of an export that is sparsified further
         kept = account(
-            mask,
+            mask if own is None else JointMask(masks=(own, mask)),
             setting.positions(bench.encoded, everyone),
             setting.rules,
             sites=setting.sites,
@@ -88,7 +89,7 @@ def run_point(setting: Setting, point: Point, folder: Path, *, resume: bool = Fa
         held_out=held_out,
         mask=mask,
         account=kept,
-        train_sparsity=train_sparsity,
+        counted_sparsity=counted_sparsity,
         before_threshold=before,
         log=log,
         steps=0 if point.train == "none" else setting.options.max_steps,
@@ -155,7 +156,7 @@ def _control(setting: Setting, point: Point) -> Mask:
     return scored_mask(scores, setting.granularity, counts, density=density, diagonal=point.diagonal)
 
 
-def _train_sparsity(setting: Setting, mask: Mask) -> float:
+def _counted_sparsity(setting: Setting, mask: Mask) -> float:
     """Cell sparsity over the training data on which cells are counted."""
     if isinstance(mask, GateMask):
         return 1 - float(setting.counts(mask.diagonal).density(mask.gates))

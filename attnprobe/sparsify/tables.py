@@ -24,7 +24,7 @@ COLUMNS = (
     *("cell_sparsity", "nominal_sparsity", "block_sparsity", "block_size"),
     *("metric_name", "value", "ci_low", "ci_high", "dense", "drop", "drop_ci_low", "drop_ci_high", "loss"),
     *("heldout_value", "heldout_dense", "heldout_drop", "heldout_drop_ci_high"),
-    *("train_sparsity", "sparsity_before_threshold", "steps", "seconds", "seed", "draw", "examples", "exported"),
+    *("counted_sparsity", "sparsity_before_threshold", "steps", "seconds", "seed", "draw", "examples", "exported"),
     *(f"kept_{name}" for name in CLASSES),
 )
 """Columns of ``tradeoff.csv``: sparsities and shares are fractions; value, dense and drop are in the metric's unit."""
@@ -98,7 +98,7 @@ def choose(
     ]
     if not fit:
         return None
-    return max(fit, key=lambda p: (round(outcomes[p.name].train_sparsity, 3), -held_out[p.name].drop))
+    return max(fit, key=lambda p: (round(outcomes[p.name].counted_sparsity, 3), -held_out[p.name].drop))
 
 
 def tradeoff_row(
@@ -138,7 +138,7 @@ def tradeoff_row(
         "heldout_dense": held_out.dense,
         "heldout_drop": held_out.drop,
         "heldout_drop_ci_high": held_out.drop_high,
-        "train_sparsity": outcome.train_sparsity,
+        "counted_sparsity": outcome.counted_sparsity,
         "sparsity_before_threshold": outcome.before_threshold,
         "steps": outcome.steps,
         "seconds": outcome.seconds,
