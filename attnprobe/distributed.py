@@ -22,6 +22,12 @@ def is_main() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
+def quiet_torch() -> None:
+    """Keep warnings of torch's C++ part, which every process writes, off stderr. To be called before torch loads."""
+    if processes() > 1:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def take_device(device: str) -> None:
     """Let ``cuda`` mean this process's own GPU, where several processes train together."""
     if processes() > 1 and device == "cuda":

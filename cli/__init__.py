@@ -10,7 +10,7 @@ from importlib import import_module
 import click
 
 from attnprobe import __version__
-from attnprobe.distributed import main_speaks_first
+from attnprobe.distributed import main_speaks_first, quiet_torch
 from attnprobe.errors import AttnProbeError, UsageError
 
 from .output import log_to_stderr
@@ -74,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. An error is one line on stderr."""
     log_to_stderr()
+    quiet_torch()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with main_speaks_first():

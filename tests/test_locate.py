@@ -11,8 +11,8 @@ import pytest
 
 from attnprobe.checkpoint import locate as locate_module
 from attnprobe.checkpoint import open_checkpoint
-from attnprobe.checkpoint.weights import sha256
 from attnprobe.errors import CheckpointError, MissingDependencyError
+from attnprobe.hashes import sha256
 from tests.helpers import tiny_checkpoints as tiny
 
 

@@ -13,14 +13,25 @@ from types import ModuleType
 import click
 import pytest
 
+import attnprobe
 from attnprobe.architectures import SUPPORTED, UNSUPPORTED
 from attnprobe.data.positions import BIDIRECTIONAL, REGIONS, UNIONS, membership
 from attnprobe.data.sources import DataOptions
 from attnprobe.importance.methods import LEVELS, METHODS
 from attnprobe.importance.options import ImportanceOptions
 from attnprobe.importance.run import FILES
+from attnprobe.masks.granularity import GRANULARITIES
 from attnprobe.masks.patterns import PATTERNS
+from attnprobe.masks.relaxations import RELAXATIONS
 from attnprobe.options import GateOptions, ModelOptions
+from attnprobe.report.tradeoff.merging import FORMATS
+from attnprobe.sparsify.learning import AVERAGING, COOLING
+from attnprobe.sparsify.methods import METHODS as MASK_METHODS
+from attnprobe.sparsify.options import SparsifyOptions
+from attnprobe.sparsify.run import FILES as SPARSIFY_FILES
+from attnprobe.sparsify.run import MODEL
+from attnprobe.sparsify.sweep import OPEN
+from attnprobe.sparsify.tables import COLUMNS
 from cli import COMMANDS
 from cli.options import build
 
@@ -28,17 +39,22 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLE = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
+MASKS = (ROOT / "docs" / "masks.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def _section(title: str) -> str:
-    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
-    assert found, f"README has no section {title!r}"
-    return found[1]
+def _section(title: str, document: str = README) -> str:
+    """What is below a heading, up to the next of its level or above."""
+    found = re.search(rf"^(##+) {re.escape(title)}\n", document, re.MULTILINE)
+    assert found, f"no section {title!r}"
+    rest = document[found.end() :]
+    end = re.search(rf"^#{{2,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
 
 
-def _rows(title: str) -> dict[str, str]:
-    """A section's table of two columns whose first is code."""
-    return dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", _section(title), re.MULTILINE))
+def _rows(title: str, document: str = README) -> dict[str, str]:
+    """A section's tables whose first column is code: the rest of the row by the first column."""
+    return dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", _section(title, document), re.MULTILINE))
 
 
 def _code(text: str, language: str) -> list[str]:
@@ -47,7 +63,8 @@ def _code(text: str, language: str) -> list[str]:
 
 def _command_lines() -> list[str]:
     blocks = (block for document in DOCUMENTS for block in _code(document.read_text(encoding="utf-8"), "console"))
-    return sorted({line for block in blocks for line in re.findall(r"^\$ attnprobe (.+)$", block, re.MULTILINE)})
+    typed = r"^\$ (?:attnprobe|torchrun .*-m attnprobe\.cli) (.+)$"
+    return sorted({line for block in blocks for line in re.findall(typed, block.replace("\\\n", " "), re.MULTILINE)})
 
 
 def test_methods() -> None:
@@ -69,7 +86,49 @@ def test_families() -> None:
 
 
 def test_files_of_a_run() -> None:
-    assert set(_rows("What a run leaves")) == {*FILES, "run.json"}
+    assert set(_rows("Of `importance`")) == {*FILES, "run.json"}
+    assert set(_rows("Of `sparsify`")) == {*SPARSIFY_FILES, "run.json", f"{MODEL}/"}
+
+
+def test_masks() -> None:
+    assert _rows("Ways to a mask") == {name: method.summary for name, method in MASK_METHODS.items()}
+    assert _rows("Granularities") == {name: each.summary for name, each in GRANULARITIES.items()}
+    assert set(_rows("Sparsity")) <= set(COLUMNS)
+    assert list(_rows("Granularities", MASKS)) == list(GRANULARITIES)
+    assert list(_rows("How a gate is drawn", MASKS)) == list(RELAXATIONS)
+    assert f"`{SparsifyOptions().relaxation}` is the default" in MASKS
+    assert f"(decay {AVERAGING:g})" in MASKS
+    assert f"at a logit of {OPEN:g}" in MASKS
+    assert COOLING == 0.1  # "the last tenth"
+    by_gates = [name for name, method in MASK_METHODS.items() if method.kind in ("random", "scored")]
+    assert list(_rows("Controls", MASKS)) == [*by_gates, *PATTERNS]
+
+
+def test_every_package_is_in_the_layout() -> None:
+    packages = {path.parent for path in (ROOT / "attnprobe").glob("*/**/*.py")}
+    names = {f"{package.relative_to(ROOT).as_posix()}/" for package in packages}
+    told = {name for name in _rows("Layout", CONTRIBUTING) if name.startswith("attnprobe/")}
+    assert told == names | {"attnprobe/*.py"}
+
+
+def test_every_benchmark_is_named() -> None:
+    named = set(re.findall(r"`benchmarks\.(\w+)", _section("Benchmarks", CONTRIBUTING)))
+    assert named == {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__", "common"}
+
+
+def test_options_are_named_as_they_are() -> None:
+    commands = [import_module(f"cli.{name}").command for name in COMMANDS]
+    options = [option for command in commands for option in command.params]
+    known = {flag for option in options for flag in (*option.opts, *option.secondary_opts)} | {"--help"}
+    for document in DOCUMENTS:
+        for flag in re.findall(r"`(--[a-z][a-z0-9-]*)", document.read_text(encoding="utf-8")):
+            assert flag in known, f"{document.name}: {flag}"
+
+
+def test_functions_are_named_as_they_are() -> None:
+    for document in DOCUMENTS:
+        for name in re.findall(r"\battnprobe\.([a-z]+)\(", document.read_text(encoding="utf-8")):
+            assert name in attnprobe.__all__, f"{document.name}: attnprobe.{name}"
 
 
 def test_levels_of_the_example() -> None:
@@ -85,9 +144,10 @@ def test_command_lines_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert name in COMMANDS
     command: click.Command = import_module(f"cli.{name}").command
     values = command.make_context(name, arguments).params
-    for options in (DataOptions, ModelOptions, GateOptions, ImportanceOptions):
+    for options in (DataOptions, ModelOptions, GateOptions, ImportanceOptions, SparsifyOptions):
         if {field.name for field in fields(options)} <= set(values):
             build(options, values)
+    assert set((values.get("formats") or "csv").split(",")) <= set(FORMATS)
     membership([drop for drop in values.get("drop", ()) if drop not in REGIONS], causal=False)
     assert values.get("pattern") in (None, *PATTERNS)
 

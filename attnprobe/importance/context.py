@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from attnprobe.scoring import scored_output
 
 Arrays = dict[str, NDArray[Any]]
 
+MAP_LENGTH = 64
+"""The most tokens that average attention maps show."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
@@ -28,18 +32,30 @@ class Context:
         objective: what its output is scored by.
         layout: the figures.
         options: of the probes.
-        map_length: tokens that average attention maps show.
+        longest: tokens of the longest example.
+        fitted: what methods have learnt from all the data before the first batch is measured, by method.
     """
 
     session: AttentionSession
     objective: Objective
     layout: Layout
     options: ImportanceOptions
-    map_length: int
+    longest: int
+    fitted: Mapping[str, Arrays] = field(default_factory=dict)
+
+    @property
+    def map_length(self) -> int:
+        """Tokens that average attention maps show."""
+        return min(self.longest, MAP_LENGTH)
 
     def forward(self, prepared: Prepared) -> Tensor:
         """The scored output of one pass, under whatever interventions are in force."""
         return scored_output(self.session.model, self.objective, prepared)
+
+    def with_dense(self, prepared: Prepared) -> Prepared:
+        """A prepared batch, knowing the output of a pass of its own: the dense model's, outside of interventions."""
+        with torch.no_grad():
+            return prepared.with_dense(self.forward(prepared))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +63,7 @@ class Item:
     """One batch, ready to be probed.
 
     Attributes:
-        prepared: the batch as the objective scores it, knowing the dense output.
+        prepared: the batch as the objective scores it; for ``measure``, knowing the dense output.
         cells: its cells by class and offset.
         generator: random numbers that depend on seed, method and batch alone, so that a resumed run draws the same.
     """
@@ -55,6 +71,19 @@ class Item:
     prepared: Prepared
     cells: Cells
     generator: torch.Generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """All batches of a run, for a method that learns from them; each is made when it is asked for, and none is held.
+
+    Attributes:
+        number: how many.
+        make: gives the batch of a number, from 0 on; not knowing the dense output, which costs a pass.
+    """
+
+    number: int
+    make: Callable[[int], Item]
 
 
 @dataclass(frozen=True, kw_only=True)

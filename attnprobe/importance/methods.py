@@ -20,7 +20,7 @@ class Series:
     """One kind of figure that a method gives.
 
     Attributes:
-        unit: what the figure is: ``share``, ``density``, ``loss`` (change of the loss) or ``kl``.
+        unit: what the figure is: ``share``, ``density``, ``loss`` (change of the loss), ``kl`` or ``gate``.
         value: name of the per-example series.
         control: name of the series beside it, or None.
         relative: whether the figure is the ratio of value and control (its control is then 1).
@@ -37,16 +37,19 @@ class Method:
     """An importance method.
 
     Attributes:
-        module: its module in :mod:`attnprobe.importance`, with ``measure(context, item)``.
+        module: its module in :mod:`attnprobe.importance`, with ``measure(context, item)``; one that has to learn from
+            all the data first has ``fit(context, items, generator)`` too.
         summary: what it does, for help and documentation.
         series: the figures it gives, the primary one first.
         passes: rough cost of a batch in forward passes, for the progress bar.
+        default: whether it is run when no methods are named.
     """
 
     module: str
     summary: str
     series: tuple[Series, ...]
     passes: int
+    default: bool = True
 
 
 METHODS: dict[str, Method] = {
@@ -79,5 +82,12 @@ METHODS: dict[str, Method] = {
         summary="captum's integrated gradients over all gates, from closed to open",
         series=(Series(unit="loss", value="loss"),),
         passes=128,
+    ),
+    "learned": Method(
+        module="learned",
+        summary="SparseBERT's analysis: a gate for every cell, learnt on the frozen model; how far it stays open",
+        series=(Series(unit="gate", value="gate", control="others"),),
+        passes=1,
+        default=False,
     ),
 }

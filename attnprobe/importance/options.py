@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from attnprobe.errors import UsageError
@@ -10,6 +11,7 @@ from attnprobe.options import CLASSES_HELP
 
 ABLATION_LEVELS = tuple(LEVELS)
 TAYLOR_FORMS = ("row-exact", "derivative")
+LEARNED_SHARINGS = ("none", "sites")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +23,7 @@ class ImportanceOptions:
     """
 
     methods: tuple[str, ...] = field(
-        default=tuple(METHODS),
+        default=tuple(name for name, method in METHODS.items() if method.default),
         metadata={
             "help": "Methods, by commas. " + ". ".join(f"{name}: {method.summary}" for name, method in METHODS.items()),
             "choices": tuple(METHODS),
@@ -53,6 +55,20 @@ class ImportanceOptions:
     internal_batch_size: int = field(
         default=32, metadata={"help": "Examples x steps in one pass of integrated gradients."}
     )
+    learned_sharing: str = field(
+        default="none",
+        metadata={
+            "help": "Gates of `learned`: every site has its own, or all sites share one set, as in SparseBERT.",
+            "choices": LEARNED_SHARINGS,
+        },
+    )
+    learned_steps: int = field(default=60, metadata={"help": "Steps in which `learned` learns, of one batch each."})
+    learned_price: float = field(
+        default=1.0,
+        metadata={
+            "help": "What an open gate costs in `learned`: at 1 it pays if it is worth more than the average cell."
+        },
+    )
     max_cells: int = field(
         default=20_000_000,
         metadata={
@@ -66,6 +82,7 @@ class ImportanceOptions:
             ("--methods", self.methods, tuple(METHODS)),
             ("--ablation-levels", self.ablation_levels, ABLATION_LEVELS),
             ("--taylor-form", (self.taylor_form,), TAYLOR_FORMS),
+            ("--learned-sharing", (self.learned_sharing,), LEARNED_SHARINGS),
         ):
             if not values:
                 raise UsageError(f"{flag} must name at least one of {', '.join(choices)}")
@@ -79,8 +96,11 @@ class ImportanceOptions:
             ("--control-draws", self.control_draws, 1),
             ("--n-steps", self.n_steps, 1),
             ("--internal-batch-size", self.internal_batch_size, 1),
+            ("--learned-steps", self.learned_steps, 1),
             ("--max-cells", self.max_cells, 1),
             ("--resamples", self.resamples, 10),
         ):
             if number < least:
                 raise UsageError(f"{flag} must be at least {least}, not {number}")
+        if not (math.isfinite(self.learned_price) and self.learned_price >= 0):
+            raise UsageError(f"--learned-price must be 0 or more, and finite, not {self.learned_price}")

@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from attnprobe.attention import AttentionSession, attach, evaluating
+from attnprobe.attention import AttentionSession, evaluating
 from attnprobe.data.batches import Batch
 from attnprobe.data.sources import DataOptions
 from attnprobe.importance.cells import Cells
-from attnprobe.importance.context import Context, Item, Measurement
+from attnprobe.importance.context import Arrays, Context, Item, Items, Measurement
 from attnprobe.importance.layout import lay_out
 from attnprobe.importance.methods import METHODS
 from attnprobe.importance.options import ImportanceOptions
@@ -30,7 +31,6 @@ from attnprobe.workbench import Workbench, prepare
 
 logger = logging.getLogger(__name__)
 
-MAP_LENGTH = 64
 FILES = ("importance.csv", "offsets.csv", "agreement.csv", "heads.csv", "maps.npz", "report.html")
 
 
@@ -64,7 +64,7 @@ def run_importance(
 
     require_usable(output_dir, mode=mode)
     bench = prepare(name, data, model)
-    with attach(bench.checkpoint.model) as session, evaluating(bench.checkpoint.model):
+    with bench.attached() as session, evaluating(bench.checkpoint.model):
         context = make_context(bench, session, options)
         run = open_run(
             output_dir,
@@ -85,6 +85,7 @@ def run_importance(
             max_cells=options.max_cells,
             cells_per_pair=context.layout.sites * context.layout.heads,
         )
+        context = _fit(run, bench, context, plan, quiet=quiet)
         _measure(run, bench, context, plan, quiet=quiet)
     warnings = list(bench.warnings) + write_tables(run, context.layout, options, bench, plan)
     run.save(warnings=warnings)
@@ -108,8 +109,35 @@ def make_context(bench: Workbench, session: AttentionSession, options: Importanc
         objective=bench.objective,
         layout=layout,
         options=options,
-        map_length=min(longest, MAP_LENGTH),
+        longest=longest,
     )
+
+
+def _fit(run: RunFolder, bench: Workbench, context: Context, plan: list[list[int]], *, quiet: bool) -> Context:
+    """Let the methods that learn do so, each once; what they learnt is a piece of the run like any other."""
+    fitted = {}
+    for name in METHODS:
+        if name not in context.options.methods or not hasattr(_module(name), "fit"):
+            continue
+        piece = f"{name}/fit"
+        if not run.has_piece(piece):
+            run.keep_piece(piece, _learn(name, bench, context, plan, quiet=quiet))
+        fitted[name] = next(run.pieces([piece]))
+    return replace(context, fitted=fitted)
+
+
+def _learn(name: str, bench: Workbench, context: Context, plan: list[list[int]], *, quiet: bool) -> Arrays:
+    with tqdm(unit="batch", desc=f"{name}: learning", disable=quiet or None) as bar:
+
+        def make(number: int) -> Item:
+            bar.update()
+            item = _item(bench, context, next(bench.batches([plan[number]])))
+            item.generator.manual_seed(_seed(bench, f"{name}/fit", number))
+            return item
+
+        generator = torch.Generator().manual_seed(_seed(bench, f"{name}/fit", len(plan)))
+        learnt: Arrays = _module(name).fit(context, Items(number=len(plan), make=make), generator)
+    return learnt
 
 
 def _measure(run: RunFolder, bench: Workbench, context: Context, plan: list[list[int]], *, quiet: bool) -> None:
@@ -136,14 +164,21 @@ def _seed(bench: Workbench, method: str, number: int) -> int:
 def _probe(name: str) -> Callable[[Context, Item], Measurement]:
     if name == "dense":
         return _dense
-    measure: Callable[[Context, Item], Measurement] = import_module(
-        f"attnprobe.importance.{METHODS[name].module}"
-    ).measure
+    measure: Callable[[Context, Item], Measurement] = _module(name).measure
     return measure
+
+
+def _module(name: str) -> Any:
+    return import_module(f"attnprobe.importance.{METHODS[name].module}")
 
 
 def make_item(bench: Workbench, context: Context, batch: Batch) -> Item:
     """A batch, ready to be probed: its positions, and the dense model's output on it."""
+    item = _item(bench, context, batch)
+    return replace(item, prepared=context.with_dense(item.prepared))
+
+
+def _item(bench: Workbench, context: Context, batch: Batch) -> Item:
     positions = bench.positions(
         batch,
         causal=context.layout.causal,
@@ -151,8 +186,6 @@ def make_item(bench: Workbench, context: Context, batch: Batch) -> Item:
         include_special=context.options.include_special,
     )
     prepared = context.objective.prepare(batch)
-    with torch.no_grad():
-        prepared = prepared.with_dense(context.forward(prepared))
     return Item(prepared=prepared, cells=Cells(positions, context.layout), generator=torch.Generator())
 
 

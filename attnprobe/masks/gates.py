@@ -48,7 +48,7 @@ class Gates(nn.Module):
         heads: int,
         diagonal: str = "free",
         share: str = "none",
-        relaxation: str = "hard-concrete",
+        relaxation: str = "straight-through",
         initial: float = 3.0,
         smoothness: float = SMOOTHNESS,
         spread_initial: float = 0.0,

@@ -55,6 +55,16 @@ def hard(alpha: Tensor, noise: Tensor, tau: float) -> Tensor:
     return (alpha + noise > 0).to(through.dtype) - through.detach() + through
 
 
+def straight_through(alpha: Tensor, noise: Tensor, tau: float) -> Tensor:
+    """[alpha + noise > 0], with the gradient of alpha (Bengio et al. 2013).
+
+    A gate that is closed for good still gets the whole first-order effect of opening it; under :func:`hard` and
+    :func:`hard_concrete` it gets next to none.
+    """
+    del tau
+    return (alpha + noise > 0).to(alpha.dtype) + (alpha - alpha.detach())  # exactly 0 or 1
+
+
 def hard_concrete(alpha: Tensor, noise: Tensor, tau: float) -> Tensor:
     """The Gumbel-sigmoid stretched to (-0.1, 1.1) and cut to [0, 1] (Louizos et al. 2018): exactly 0 and 1 occur."""
     low, high = STRETCH
@@ -62,10 +72,15 @@ def hard_concrete(alpha: Tensor, noise: Tensor, tau: float) -> Tensor:
 
 
 RELAXATIONS: dict[str, Relaxation] = {
+    "straight-through": Relaxation(
+        summary="open or closed, with the gradient of the logit", draw=straight_through, level=lambda _: 0.0
+    ),
     "hard-concrete": Relaxation(
         summary="stretched and cut to 0 and 1", draw=hard_concrete, level=lambda tau: tau * _EDGE
     ),
-    "hard": Relaxation(summary="straight-through Gumbel-sigmoid", draw=hard, level=lambda _: 0.0),
+    "hard": Relaxation(
+        summary="open or closed, with the gradient of the Gumbel-sigmoid", draw=hard, level=lambda _: 0.0
+    ),
     "soft": Relaxation(summary="plain Gumbel-sigmoid", draw=soft, level=lambda _: 0.0),
 }
 

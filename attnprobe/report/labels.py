@@ -32,6 +32,7 @@ METHODS: dict[str, str] = {
     "ablation": "ablation",
     "integrated-gradients": "integrated gradients",
     "taylor": "row-exact Taylor",
+    "learned": "learned gates",
     "mass": "attention mass",
 }
 """Methods in the order in which the finding prefers them."""
@@ -57,6 +58,8 @@ class Measure:
 
     `axis` and `sentence` may hold `{unit}`, the unit of the objective's loss; `sentence` holds `{estimate}`.
     `signed` figures are centred at 0 and carry a sign; a `ratio` is read against 1, on a logarithmic axis.
+    `control` is what stands beside a figure, `row_control` the same of a class that takes whole rows, `brief_control`
+    either in one word.
     """
 
     method: str
@@ -67,6 +70,8 @@ class Measure:
     least: str = "matters least"
     most: str = "matters most"
     control: str = "as many random cells of the same rows"
+    row_control: str = "as many rows of ordinary tokens"
+    brief_control: str = "random"
     signed: bool = True
     ratio: bool = False
 
@@ -102,6 +107,19 @@ MEASURES: tuple[Measure, ...] = (
         sentence="removing it from every head is estimated to change the loss by {estimate}",
     ),
     Measure(
+        method="learned",
+        unit="gate",
+        label="Learned gates: how far they stay open",
+        axis="mean gate (0: closed, 1: open)",
+        sentence="its gates end at {estimate} on average (0: closed, 1: open)",
+        least="is needed least",
+        most="is needed most",
+        control="all other cells",
+        row_control="all other cells",
+        brief_control="others",
+        signed=False,
+    ),
+    Measure(
         method="mass",
         unit="density",
         label="Attention mass: density against uniform",
@@ -110,6 +128,8 @@ MEASURES: tuple[Measure, ...] = (
         least="gets the least attention for its size",
         most="gets the most attention for its size",
         control="uniform attention",
+        row_control="uniform attention",
+        brief_control="uniform",
         signed=False,
         ratio=True,
     ),
@@ -122,6 +142,8 @@ MEASURES: tuple[Measure, ...] = (
         least="gets the least attention",
         most="gets the most attention",
         control="uniform attention",
+        row_control="uniform attention",
+        brief_control="uniform",
         signed=False,
     ),
 )

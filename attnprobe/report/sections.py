@@ -66,7 +66,7 @@ def head_section(run: Run) -> Section | None:
                 key="heads",
                 title="Heads by site",
                 selector="Method",
-                text="One cell is one head, removed alone. Rows are sites in order of depth, columns the heads "
+                text="One cell is one head, taken alone. Rows are sites in order of depth, columns the heads "
                 "of a site; heads of different sites with the same number have nothing to do with each other.",
                 views=[_head_view(run, measure, _of(heads, measure)) for measure in measures(heads)],
             )

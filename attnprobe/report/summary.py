@@ -153,8 +153,8 @@ def _full(row: Effect, measure: Measure, unit: str) -> str:
 
 
 def _brief(row: Effect, measure: Measure) -> str:
-    label = "uniform: " if measure.method == "mass" else "random: "
-    return estimate(row.value, row.low, row.high, signed=measure.signed) + _control(row, measure, label)
+    figure = estimate(row.value, row.low, row.high, signed=measure.signed)
+    return figure + _control(row, measure, f"{measure.brief_control}: ")
 
 
 def _control(row: Effect, measure: Measure, label: str) -> str:
@@ -164,9 +164,7 @@ def _control(row: Effect, measure: Measure, label: str) -> str:
 
 
 def _control_label(row: Effect, measure: Measure) -> str:
-    if measure.method != "mass" and row.position_class.endswith("_query"):
-        return "as many rows of ordinary tokens"
-    return measure.control
+    return measure.row_control if row.position_class.endswith("_query") else measure.control
 
 
 def _sentence_unit(measure: Measure, loss_unit: str) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnprobe.data.sources import DataOptions
 from attnprobe.distributed import is_main
+from attnprobe.options import ModelOptions
 from attnprobe.runs import RunFolder
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.outcome import Outcome
@@ -59,7 +60,7 @@ class Engine:
         make: gives each point as soon as it is made, the dense model first; each is kept before the next is asked for.
     """
 
-    require: Callable[[SparsifyOptions], None]
+    require: Callable[[SparsifyOptions, ModelOptions], None]
     make: Callable[[Job, Sequence[Point]], Generator[Made, None, None]]
 
 
@@ -78,8 +79,8 @@ def _make(job: Job, points: Sequence[Point]) -> Generator[Made, None, None]:
         yield Made(point=point, outcome=outcome, weights=weights)
 
 
-def _require(options: SparsifyOptions) -> None:
-    del options
+def _require(options: SparsifyOptions, model: ModelOptions) -> None:
+    del options, model
 
 
 LOCAL = Engine(require=_require, make=_make)

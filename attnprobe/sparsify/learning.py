@@ -143,6 +143,7 @@ class Learner(nn.Module):
     """
 
     accepts_loss_kwargs = False  # the Trainer divides by the number of accumulated batches
+    _keys_to_ignore_on_save = None  # the Trainer asks for it where it loads a checkpoint
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from attnprobe.sparsify.methods import METHODS
 
 GRANULARITY_NAMES = ("cell", "offset", "block", "head")
 """The names in `attnprobe.masks.granularity`, which needs torch; a test compares. The same holds for the next three."""
-RELAXATION_NAMES = ("hard-concrete", "hard", "soft")
+RELAXATION_NAMES = ("straight-through", "hard-concrete", "hard", "soft")
 SHARING_NAMES = ("none", "sites", "heads")
 DIAGONAL_NAMES = ("free", "keep", "drop")
 TRAINABLE = ("gates", "all")
@@ -95,15 +95,15 @@ class SparsifyOptions:
         },
     )
     relaxation: str = field(
-        default="hard-concrete",
+        default="straight-through",
         metadata={
-            "help": "How gates are drawn: Gumbel-sigmoid stretched and cut (hard-concrete), straight-through (hard), "
-            "or as it is (soft).",
+            "help": "How gates are drawn. straight-through: open or closed, with the gradient of the logit. "
+            "hard: with that of the Gumbel-sigmoid. hard-concrete: Gumbel-sigmoid, stretched and cut. soft: as it is.",
             "choices": RELAXATION_NAMES,
         },
     )
     temperature: float = field(
-        default=0.5,
+        default=0.3,
         metadata={"help": "Temperature of the gates: the scale of the noise beside which their logits count."},
     )
     final_temperature: float = field(

@@ -64,10 +64,14 @@ class Order:
     version: str = __version__
 
 
-def _require(options: SparsifyOptions) -> None:
+def _require(options: SparsifyOptions, model: ModelOptions) -> None:
     """Raises: MissingDependencyError, UsageError, EngineError (nothing answers at the address)."""
     if processes() > 1:
         raise UsageError("--engine ray starts processes of its own: start the command without torchrun or launch")
+    if model.device != "cpu" and not options.num_gpus:
+        raise UsageError(
+            f"--engine ray hides GPUs from points that ask for none: give --num-gpus beside --device {model.device}"
+        )
     if not _import_ray().is_initialized() and _address(options):
         _require_listening(_address(options))
 
@@ -152,7 +156,7 @@ def _require_tries_left(point: Point, begun: int, error: Exception) -> None:
             f"{lost}, the last of {TRIES} tries: see Ray's logs; where memory runs out, let fewer points share a "
             "machine by a larger --num-cpus. Points that are made are kept: go on with --resume"
         ) from error
-    logger.warning("%s: it is tried again, for the %s time of %s", lost, begun + 1, TRIES)
+    logger.warning("%s: it is tried again (%s of %s)", lost, begun + 1, TRIES)
 
 
 @contextmanager

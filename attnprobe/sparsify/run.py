@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from attnprobe.attention import evaluating
 from attnprobe.data.sources import DataOptions
 from attnprobe.distributed import is_main, share, take_device
 from attnprobe.export.card import Card
+from attnprobe.export.format import RECORD
 from attnprobe.export.verification import checks_of
 from attnprobe.export.writing import save_export
 from attnprobe.masks.applying import applied
@@ -46,6 +48,9 @@ logger = logging.getLogger(__name__)
 FILES = ("tradeoff.csv", "kept.csv", "training.csv", "masks.npz", "report.html")
 ENGINES: dict[str, Engine] = {"local": LOCAL, "ray": RAY}
 """Where points are made, by ``--engine``."""
+
+MODEL = "model"
+"""Folder of the exported model in a run folder."""
 
 SHOWN_LENGTH = 64
 """Tokens of the example whose masks are kept for the report, at most."""
@@ -83,7 +88,7 @@ def run_sparsify(
     if is_main():
         require_usable(output_dir, mode=mode)
     take_device(model.device)
-    ENGINES[options.engine].require(options)
+    ENGINES[options.engine].require(options, model)
     with opened(name, data, model, options) as setting:
         points = plan_points(options, model.seed)
         run = _open(setting, name, data, output_dir, mode, command_line)
@@ -126,6 +131,8 @@ def _open(
             files=FILES,
             mode=mode,
         )
+        if mode == "overwrite" and (output_dir / MODEL / RECORD).is_file():
+            shutil.rmtree(output_dir / MODEL)
     record = share(run.record if run else None, device=model.device)
     return run or RunFolder(output_dir, record)
 
@@ -288,7 +295,7 @@ def export(run: RunFolder, setting: Setting, point: Point, mask: Mask | None, ro
     shown = ("cell_sparsity", "nominal_sparsity", "block_sparsity", "metric_name", "value", "ci_low", "ci_high")
     results = {name: row[name] for name in (*shown, "dense", "drop", "drop_ci_low", "drop_ci_high")}
     save_export(
-        run.path / "model",
+        run.path / MODEL,
         checkpoint=bench.checkpoint,
         mask=mask,
         rules=setting.rules,

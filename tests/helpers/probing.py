@@ -149,9 +149,7 @@ def probing(setting: Setting) -> Iterator[tuple[Context, Item]]:
             window=WINDOW,
             include_special=setting.include_special,
         )
-        prepared = setting.objective.prepare(batch)
-        with torch.no_grad():
-            prepared = prepared.with_dense(context.forward(prepared))
+        prepared = context.with_dense(setting.objective.prepare(batch))
         generator = torch.Generator().manual_seed(0)
         yield context, Item(prepared=prepared, cells=Cells(at, layout), generator=generator)
 

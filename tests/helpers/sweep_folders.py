@@ -16,7 +16,7 @@ COLUMNS = (
     *("cell_sparsity", "nominal_sparsity", "block_sparsity", "block_size"),
     *("metric_name", "value", "ci_low", "ci_high", "dense", "drop", "drop_ci_low", "drop_ci_high", "loss"),
     *("heldout_value", "heldout_dense", "heldout_drop", "heldout_drop_ci_high"),
-    *("train_sparsity", "sparsity_before_threshold", "steps", "seconds", "seed", "draw", "examples", "exported"),
+    *("counted_sparsity", "sparsity_before_threshold", "steps", "seconds", "seed", "draw", "examples", "exported"),
     *("kept_diagonal", "kept_cls_key", "kept_cls_query", "kept_sep_key", "kept_sep_query", "kept_previous"),
     *("kept_next", "kept_neighbour", "kept_cross_segment", "kept_other", "kept_first_key", "kept_first_query"),
 )
@@ -70,7 +70,7 @@ def row(
         "heldout_dense": dense,
         "heldout_drop": dense - value + 0.002,
         "heldout_drop_ci_high": dense - value + 0.012,
-        "train_sparsity": sparsity,
+        "counted_sparsity": sparsity,
         "sparsity_before_threshold": sparsity - 0.002 if method == "dam" else math.nan,
         "steps": 600 if method == "dam" else 0,
         "seconds": 81.5 if method == "dam" else 1.25,

@@ -22,7 +22,7 @@ from scipy import stats
 
 from attnprobe.data.sources import DataOptions
 from attnprobe.errors import RunFolderError, UsageError
-from attnprobe.importance import taylor
+from attnprobe.importance import learned, taylor
 from attnprobe.importance.options import ABLATION_LEVELS, ImportanceOptions
 from attnprobe.importance.run import run_importance
 from attnprobe.options import ModelOptions
@@ -119,7 +119,7 @@ def check(folder: Path, *, kind: str, metric: str, examples: int = len(SENTENCES
     inside = figures[known & figures["ci_low"].notna()]
     assert (inside["ci_low"] <= inside["ci_high"] + 1e-9).all()
     ablated = figures[figures["method"] == "ablation"]
-    assert set(ablated["metric_name"]) == {metric}
+    assert set(ablated["metric_name"]) == ({metric} if "ablation" in record["arguments"]["methods"] else set())
     loss = ablated[(ablated["unit"] == "loss") & ablated["value"].notna()]
     np.testing.assert_allclose(loss["loss_ablated"], loss["loss_dense"] + loss["value"], rtol=1e-4, atol=1e-6)
     assert (ablated[ablated["unit"] == "kl"]["value"].dropna() >= 0).all()
@@ -180,6 +180,33 @@ def test_a_classifier_by_every_method_and_level(run: Run, labelled: DataOptions,
     assert row["items"] == first.notna().sum()
     assert row["value"] == pytest.approx(stats.spearmanr(first.dropna(), second.dropna()).statistic, rel=1e-5)
     assert len(agreement) == 6 + 3 + 3 + 6 + 6 + 6  # mass has no figures of sites and heads
+
+
+def test_learned_gates_when_asked_for(run: Run, labelled: DataOptions, tmp_path: Path) -> None:
+    model = made(tmp_path / "model")
+    folder = run(model, labelled, methods=("mass", "learned"), learned_steps=3)
+    check(folder, kind="task", metric="accuracy")
+    figures = table(folder)
+    figures = figures[figures["method"] == "learned"]
+    assert set(figures["unit"]) == {"gate"}
+    classes = 14
+    levels = {"class": classes, "class_site": classes * SITES, "class_head": classes * SITES * HEADS}
+    assert figures["level"].value_counts().to_dict() == levels | {"head": SITES * HEADS, "site": SITES}
+    known = figures[figures["examples"] > 0]
+    assert known["value"].between(0, 1).all()
+    assert known["value"].std() > 0.01
+    beside = known["level"].str.startswith("class")
+    assert known[beside]["control"].between(0, 1).all()
+    assert known[~beside]["control"].isna().all()
+    head = figures[figures["level"] == "head"].groupby("site")["value"].mean()
+    np.testing.assert_allclose(head, figures[figures["level"] == "site"]["value"], rtol=1e-5)
+    offsets = pd.read_csv(folder / "offsets.csv")
+    assert offsets[offsets["method"] == "learned"]["control"].notna().all()
+    agreement = pd.read_csv(folder / "agreement.csv")
+    assert set(agreement["level"]) == {"class", "class_site", "class_head", "offset"}
+    shared = table(run(model, labelled, name="shared", methods=("learned",), learned_steps=3, learned_sharing="sites"))
+    assert set(shared["level"]) == {"class"}
+    assert "learned" not in ImportanceOptions().methods
 
 
 @pytest.mark.parametrize(
@@ -291,9 +318,11 @@ def test_texts_of_one_token_have_no_next_token(run: Run, tmp_path: Path) -> None
 
 def test_only_texts_of_one_token(run: Run, tmp_path: Path) -> None:
     (tmp_path / "prose.txt").write_text("a\nz\n")
-    folder = run(made(tmp_path / "model", tiny.gpt2_causal_lm), DataOptions(eval_file=tmp_path / "prose.txt"))
+    methods = (*ImportanceOptions().methods, "learned")
+    model = made(tmp_path / "model", tiny.gpt2_causal_lm)
+    folder = run(model, DataOptions(eval_file=tmp_path / "prose.txt"), methods=methods)
     figures = table(folder)
-    assert figures[figures["unit"] == "loss"]["value"].isna().all()
+    assert figures[figures["unit"].isin(("loss", "gate"))]["value"].isna().all()
     json.loads((folder / "run.json").read_text(), parse_constant=pytest.fail)
 
 
@@ -363,6 +392,37 @@ def test_a_stopped_run_is_taken_up_where_it_was(
     run(model, labelled, batch=3, mode="resume")
     assert (tmp_path / "run" / "report.html").exists()
     assert len(calls) - before == 2
+
+
+def test_what_was_learnt_is_not_learnt_again(
+    run: Run, labelled: DataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"methods": ("mass", "learned"), "learned_steps": 5, "batch": 3}
+    model = made(tmp_path / "model")
+    undisturbed = digests(run(model, labelled, name="undisturbed", **options))
+    other = digests(run(model, labelled, name="other", seed=1, **options))
+    assert other["maps.npz"] == undisturbed["maps.npz"]
+    here, there = (table(tmp_path / name) for name in ("undisturbed", "other"))
+    is_learned = here["method"] == "learned"
+    assert not np.allclose(here[is_learned]["value"].fillna(0), there[is_learned]["value"].fillna(0), rtol=1e-4)
+    fits, fit, measure = [], learned.fit, learned.measure
+
+    def counted(*given: Any) -> Any:
+        fits.append(1)
+        return fit(*given)
+
+    def stop(*_: Any) -> Any:
+        raise StoppedError
+
+    monkeypatch.setattr(learned, "fit", counted)
+    monkeypatch.setattr(learned, "measure", stop)
+    with pytest.raises(StoppedError):
+        run(model, labelled, **options)
+    with pytest.raises(UsageError, match=r"learned_price: 1.0 then, 0.5 now"):
+        run(model, labelled, mode="resume", learned_price=0.5, **options)
+    monkeypatch.setattr(learned, "measure", measure)
+    assert digests(run(model, labelled, mode="resume", **options)) == undisturbed
+    assert len(fits) == 1
 
 
 def test_overwriting_leaves_other_files_alone(run: Run, labelled: DataOptions, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from attnprobe.masks.granularity import Granularity
 from attnprobe.masks.mask import DIAGONALS
 from attnprobe.masks.relaxations import RELAXATIONS
 from attnprobe.masks.sparsity import GateCounts, count_gates
-from tests.helpers.ragged import CAUSAL, PAIR, TEXTS, own, positions_of
+from tests.helpers.ragged import CAUSAL, PAIR, TEXTS, batch, own, positions_of, rules_of
 from tests.helpers.tolerance import assert_identical, assert_near
 from tests.references import masks as reference
 from tests.references.masks import Text
@@ -106,7 +106,7 @@ def test_a_density_is_held(relaxation: str, share: str, diagonal: str) -> None:
             scatter(gates, scale=scale, at=at)
             gates.step, gates.temperature = number % 2, temperature
             before = gates.logits.detach().clone()
-            for wanted in (0.5, 0.2, 0.1):
+            for wanted in (0.5, 0.2, gates.fixed_share + 0.01):
                 gates.hold(wanted)
                 assert density(gates) == pytest.approx(wanted, abs=1e-6)
             moved = (gates.logits.detach() - before).double()
@@ -156,7 +156,7 @@ def test_shares_by_hand() -> None:
 def test_projecting_leaves_the_density_to_first_order(relaxation: str, share: str) -> None:
     gates = scatter(make(relaxation=relaxation, share=share, diagonal="keep"), scale=1.0)
     gates.temperature = 0.5
-    gradient = torch.randn(gates.logits.shape, generator=torch.Generator().manual_seed(5))
+    gradient = torch.randn(gates.logits.shape, generator=torch.Generator().manual_seed(5)) + 0.5
     start, dense = gates.logits.detach().clone(), density(gates)
 
     def change(direction: Tensor, size: float) -> float:
@@ -170,9 +170,9 @@ def test_projecting_leaves_the_density_to_first_order(relaxation: str, share: st
     gates.logits.grad = gradient.clone()
     gates.project_gradient()
     projected = gates.logits.grad
-    assert abs(change(gradient, 1e-3)) > 1e-5
-    assert abs(change(projected, 1e-3)) < 1e-2 * abs(change(gradient, 1e-3)) + 1e-6
-    assert abs(change(projected, 1e-2)) < 1e-4
+    for size in (1e-2, 1e-3):  # what is left is of second order
+        assert abs(change(gradient, size)) > 1e-2 * size
+        assert abs(change(projected, size)) < size**2
     gates.logits.grad = projected.clone()
     gates.project_gradient()
     assert_near(gates.logits.grad, projected)  # nothing is left to take out
@@ -494,15 +494,9 @@ def test_gates_are_a_module() -> None:
     assert [name for name, _ in gates.named_parameters()] == ["logits"]
     meta = copy.deepcopy(gates).to("meta")
     assert {tensor.device.type for tensor in (*meta.parameters(), *meta.buffers())} == {"meta"}
-    assert (
-        meta.index(
-            positions_of((PAIR,)).__class__(
-                **{**vars(positions_of((PAIR,))), "index": torch.zeros(1, 13, device="meta").long()}
-            )
-        ).device.type
-        == "meta"
-    )
-    for dtype in (torch.float64, torch.bfloat16, torch.float16):
+    ids, mask = (tensor.to("meta") for tensor in batch(TEXTS))
+    assert meta.index(rules_of(PAIR).positions(ids, mask)).device.type == "meta"
+    for dtype in (torch.bfloat16, torch.float16):
         moved = scatter(copy.deepcopy(gates).to(dtype))
         for moved.step in range(30):
             drawn = moved.draw()

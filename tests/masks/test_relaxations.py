@@ -1,4 +1,4 @@
-"""Ways to draw a gate: by the formula, by how often it is open, at the ends of the temperature, with their gradients."""
+"""Ways to draw a gate: by the formula, by how often it is open, very cold and very hot, and their gradients."""
 
 from __future__ import annotations
 
@@ -77,15 +77,16 @@ def test_hot_gates_are_half_open(name: str) -> None:
     assert_near(draw(name, torch.full((503,), 2.0), noise, 1e5), torch.full((503,), 0.5), 1e-3)
 
 
-@pytest.mark.parametrize("name", ["hard", "hard-concrete"])
+@pytest.mark.parametrize("name", ["hard", "straight-through", "hard-concrete"])
 def test_gates_that_are_exactly_open_or_closed(name: str) -> None:
-    """Straight-through gates all are; stretched ones often."""
-    gates = draw(name, torch.zeros(DRAWS), noise_of(DRAWS))
-    exact = (gates == 0) | (gates == 1)
-    share = float(exact.double().mean())
-    assert share == 1 if name == "hard" else 0.2 < share < 0.9
-    assert (gates == 0).any()
-    assert (gates == 1).any()
+    """Hard gates all are, whatever their logits; stretched ones often."""
+    for scale in (0.0, 1.0, 500.0):
+        gates = draw(name, scale * noise_of(DRAWS, seed=1), noise_of(DRAWS))
+        exact = (gates == 0) | (gates == 1)
+        share = float(exact.double().mean())
+        assert share == 1 if name != "hard-concrete" else share > 0.2
+        assert (gates == 0).any()
+        assert (gates == 1).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -101,7 +102,7 @@ def test_gates_lie_between_closed_and_open(name: str, dtype: torch.dtype) -> Non
 
 @NAMES
 def test_gradients(name: str) -> None:
-    """Straight-through gates have the soft one's; stretched ones 1.2 times it, and none where they are cut."""
+    """Hard gates have the soft one's; stretched ones 1.2 times it, none where they are cut; straight-through ones 1."""
     tau = 0.6
     noise = noise_of(811).double()
     alpha = torch.linspace(-4, 4, 811, dtype=torch.float64, requires_grad=True)
@@ -113,6 +114,8 @@ def test_gradients(name: str) -> None:
         inside = (gates > 0) & (gates < 1)
         assert 100 < int(inside.sum()) < 811
         expected = torch.where(inside, 1.2 * expected, 0.0)
+    if name == "straight-through":
+        expected = torch.ones_like(expected)
     assert_near(gradient, expected)
 
 
@@ -162,5 +165,5 @@ def test_temperatures_that_can_be() -> None:
 
 
 def test_the_table_says_what_each_is() -> None:
-    assert list(RELAXATIONS) == ["hard-concrete", "hard", "soft"]
+    assert list(RELAXATIONS) == ["straight-through", "hard-concrete", "hard", "soft"]
     assert all(relaxation.summary[-1] != "." for relaxation in RELAXATIONS.values())

@@ -205,13 +205,13 @@ def drawn(relaxation: str, alpha: float, noise: float, tau: float) -> float:
     gate = sigmoid((alpha + noise) / tau)
     if relaxation == "soft":
         return gate
-    if relaxation == "hard":
+    if relaxation in ("hard", "straight-through"):
         return 1.0 if alpha + noise > 0 else 0.0
     return min(1.0, max(0.0, gate * 1.2 - 0.1))
 
 
 def open_probability(relaxation: str, alpha: float, tau: float) -> float:
-    """Probability that a gate is drawn above 0 (hard-concrete), above a half (soft), as 1 (hard).
+    """Probability that a gate is drawn above 0 (hard-concrete), above a half (soft), as 1 (the others).
 
     A hard-concrete gate is above 0 where its Gumbel-sigmoid is above 1/12, which is sigmoid(log(1/11)).
     """

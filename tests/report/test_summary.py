@@ -100,7 +100,8 @@ def test_a_row_class_is_compared_with_rows() -> None:
             "By attention mass (ablation was not run), the diagonal gets the least attention for its size",
         ),
         ("mass", "share", "By attention mass (ablation was not run), the diagonal gets the least attention: it gets"),
-        ("learned", "gate", "By learned (ablation was not run), the diagonal matters least: its gate by learned is"),
+        ("learned", "gate", "By learned gates (ablation was not run), the diagonal is needed least: its gates end at"),
+        ("norm", "share", "By norm (ablation was not run), the diagonal matters least: its share by norm is"),
     ],
 )
 def test_fallback_names_the_method(method: str, unit: str, start: str) -> None:

@@ -129,7 +129,7 @@ def test_the_json_records() -> None:
             "heldout_dense": 0.966,
             "heldout_drop": 0.01,
             "heldout_drop_ci_high": 0.02,
-            "train_sparsity": 0.9,
+            "counted_sparsity": 0.9,
             "sparsity_before_threshold": 0.898,
             "steps": 600,
             "seconds": 81.5,

@@ -50,7 +50,7 @@ class Point:
     heldout_dense: float
     heldout_drop: float
     heldout_drop_high: float
-    train_sparsity: float
+    counted_sparsity: float
     before_threshold: float
     steps: float
     seconds: float
@@ -149,7 +149,7 @@ def _point(record: Mapping[Any, Any]) -> Point:
         heldout_dense=real(record.get("heldout_dense")),
         heldout_drop=real(record.get("heldout_drop")),
         heldout_drop_high=real(record.get("heldout_drop_ci_high")),
-        train_sparsity=real(record.get("train_sparsity")),
+        counted_sparsity=real(record.get("counted_sparsity")),
         before_threshold=real(record.get("sparsity_before_threshold")),
         steps=real(record.get("steps")),
         seconds=real(record.get("seconds")),
