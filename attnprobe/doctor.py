@@ -257,6 +257,12 @@ _TASKS: dict[HeadKind, str] = {
 }
 
 
+_LEARNS_FROM: dict[HeadKind, str] = {
+    kind: "labelled data" if kind in ("sequence_classification", "regression", "token_classification") else "any text"
+    for kind in _TASKS
+}
+
+
 def _measure(patient: _Patient) -> Verdict:
     reads = patient.checkpoint.model.main_input_name
     if reads != TEXT_INPUT:
@@ -271,9 +277,18 @@ def _later(would: Callable[[_Patient], str]) -> Callable[[_Patient], Verdict]:
     return lambda patient: {"available": False, "text": f"not in this version; {would(patient)}"}
 
 
-def _sparsify(patient: _Patient) -> str:
-    heads = sum(site.heads for site in patient.sites)
-    return f"the checkpoint allows gates on {heads} heads in all, at {len(patient.sites)} sites"
+def _sparsify(patient: _Patient) -> Verdict:
+    readable = _measure(patient)
+    if not readable["available"]:
+        return readable
+    if len({(site.heads, site.causal) for site in patient.sites}) > 1:
+        return {
+            "available": False,
+            "text": "its sites differ in heads or direction, and masks need sites that are alike",
+        }
+    heads, learns_from = sum(site.heads for site in patient.sites), _LEARNS_FROM[patient.checkpoint.head.kind]
+    text = f"learns gates on {heads} heads in all, at {len(patient.sites)} sites, from {learns_from}"
+    return {"available": True, "text": text}
 
 
 def _retrofit(patient: _Patient) -> str:
@@ -306,7 +321,7 @@ def _bench(patient: _Patient) -> str:
 COMMANDS: dict[str, Callable[[_Patient], Verdict]] = {
     "importance": _measure,
     "evaluate": _measure,
-    "sparsify": _later(_sparsify),
+    "sparsify": _sparsify,
     "retrofit": _later(_retrofit),
     "finetune": _later(_finetune),
     "export": _later(_export),

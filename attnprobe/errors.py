@@ -30,6 +30,10 @@ class RunFolderError(AttnProbeError, OSError):
     """A run folder that cannot be written, resumed or read."""
 
 
+class TrainingError(AttnProbeError, ArithmeticError):
+    """A training that diverged."""
+
+
 class EngineError(AttnProbeError, RuntimeError):
     """Work that could not be done where it was sent."""
 

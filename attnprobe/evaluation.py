@@ -55,9 +55,9 @@ def evaluate(name: str, *, data: DataOptions, model: ModelOptions, gates: GateOp
         "metric": metrics[first],
         "ci_low": low,
         "ci_high": high,
-        "loss": float(np.nanmean(scores["loss"])),
+        "loss": _mean(scores["loss"]),
         "loss_unit": bench.objective.loss_unit,
-        "divergence": float(np.nanmean(scores["divergence"])),
+        "divergence": _mean(scores["divergence"]),
         "divergence_unit": bench.objective.divergence_unit,
         "examples": len(order),
         "metrics": metrics,
@@ -69,6 +69,12 @@ def evaluate(name: str, *, data: DataOptions, model: ModelOptions, gates: GateOp
         **identity,
         "warnings": list(bench.warnings),
     }
+
+
+def _mean(values: NDArray[np.floating]) -> float:
+    """The mean over the examples that have a value; NaN where none has."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def _score(

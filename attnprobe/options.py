@@ -12,6 +12,9 @@ POOLINGS = ("auto", "mean", "cls", "tokens")
 DEFAULT_LENGTH = 128
 """Longest input in tokens unless told otherwise; checkpoints that read less are not asked for more."""
 
+LARGEST_SEED = 2**32 - 1
+"""What every generator of random numbers takes."""
+
 CLASSES_HELP = (
     "diagonal, cls_key, cls_query, sep_key, sep_query, previous, next, neighbour, cross_segment, other "
     "(causal models: first_key, first_query), and the unions cls, sep, special, window"
@@ -66,8 +69,8 @@ class ModelOptions:
             raise UsageError(f"--max-length must be at least 1, not {self.max_length}")
         if self.per_device_batch_size < 1:
             raise UsageError(f"--per-device-batch-size must be at least 1, not {self.per_device_batch_size}")
-        if self.seed < 0:
-            raise UsageError(f"--seed must be 0 or more, not {self.seed}")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UsageError(f"--seed must be from 0 to {LARGEST_SEED}, not {self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,9 @@ from numpy.typing import NDArray
 from attnprobe.errors import RunFolderError, UsageError
 
 SCHEMA_VERSION = 1
+EXPORT_MARK = "attnprobe.json"
+"""The file by which an export is known; the name in `attnprobe.export.format`, which needs torch; a test compares."""
+
 Mode = Literal["new", "overwrite", "resume"]
 Arrays = dict[str, NDArray[Any]]
 
@@ -164,7 +167,7 @@ def open_run(
         command: the command's name.
         arguments: resolved arguments, as plain JSON values.
         identity: what else must be the same to go on with a run: digests of checkpoint and data.
-        files: what the run will leave; what ``overwrite`` may remove.
+        files: what the run will leave, and ``overwrite`` may remove; a name that ends in ``/`` is an export's folder.
         mode: ``new`` refuses a folder that is not empty; ``overwrite`` empties an earlier *run's* folder and nothing
             else; ``resume`` goes on with a run of the same arguments and identity, and starts one where there is none.
         command_line: what the user typed.
@@ -186,10 +189,7 @@ def open_run(
         if mode == "resume":
             _require_same(path, earlier, command, {"arguments": arguments, **identity})
             return RunFolder(path, earlier)
-        shutil.rmtree(path / "partial", ignore_errors=True)
-        for name in (*earlier.get("files", ()), "run.json"):
-            if name == Path(name).name and (path / name).is_file():  # nothing outside, whatever the record says
-                (path / name).unlink()
+        _empty(path, earlier, inputs=[arguments.get(name) for name in ("checkpoint", "train_file", "eval_file")])
     record = {
         "schema_version": SCHEMA_VERSION,
         "command": command,
@@ -207,6 +207,25 @@ def open_run(
     return run
 
 
+def _empty(path: Path, earlier: Mapping[str, Any], *, inputs: Sequence[str | None]) -> None:
+    """Remove what an earlier run left, whatever its record says nothing outside, and nothing that is to be read now.
+
+    Raises:
+        UsageError: an input of the new run is among it.
+    """
+    names = [*earlier.get("files", ()), "run.json"]
+    left = [path / name for name in names if name.removesuffix("/") == Path(name).name]
+    for given in filter(None, inputs):
+        if Path(given).expanduser().resolve() in [item.resolve() for item in left]:
+            raise UsageError(f"--overwrite would remove {given}, which is to be read: choose another --output-dir")
+    shutil.rmtree(path / "partial", ignore_errors=True)
+    for item in left:
+        if item.is_file():
+            item.unlink()
+        elif (item / EXPORT_MARK).is_file() and not item.is_symlink():  # an export
+            shutil.rmtree(item)
+
+
 def _readable_record(path: Path) -> dict[str, Any]:
     try:
         return read_run(path).record
@@ -219,7 +238,10 @@ def _readable_record(path: Path) -> dict[str, Any]:
 
 def _require_same(path: Path, earlier: Mapping[str, Any], command: str, now: Mapping[str, Any]) -> None:
     if earlier["command"] != command:
-        raise UsageError(f"{path} holds a run of `{earlier['command']}`, not of `{command}`")
+        raise UsageError(
+            f"{path} holds a run of `{earlier['command']}`, not of `{command}`: choose another --output-dir, or give "
+            "--overwrite"
+        )
     then: dict[str, Any] = {group: earlier.get(group) for group in now}
     differing = _differing(then["arguments"], now["arguments"]) or _differing(_flat(then), _flat(now))
     if differing:

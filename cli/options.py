@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -128,11 +129,16 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: Path 
     for key, value in content.items():
         option = options.get(str(key).replace("_", "-"))
         if option is None:
-            known = ", ".join(sorted(options))
-            raise UsageError(f"--config {path}: unknown option {key!r}; options of this command: {known}")
+            raise UsageError(f"--config {path}: unknown option {key!r:.60}; {_nearest(str(key), options, context)}")
         if value is not None:
             values[str(option.name)] = _as_typed(value, option, f"--config {path}: {key}")
     context.default_map = {**(context.default_map or {}), **values}
+
+
+def _nearest(key: str, options: Collection[str], context: click.Context) -> str:
+    """Options that an unknown one may be meant for, or where all of them are listed."""
+    alike = get_close_matches(key.replace("_", "-"), options, n=3)
+    return f"did you mean {' or '.join(alike)}?" if alike else f"{context.command_path} --help lists all of them"
 
 
 def _reason(error: Exception) -> str:

@@ -249,15 +249,16 @@ def fill(scores: Tensor, cells: Tensor, budget: int) -> Tensor:
     costs = cells.expand_as(scores).reshape(-1)
     order = torch.argsort(flat, descending=True, stable=True)
     total = costs[order].cumsum(0)
-    whole = int((total <= budget).sum())  # costs are above 0, so these are the first ones
+    whole = int((total <= budget).sum())  # totals never fall, so these are the first ones
     keep = torch.zeros_like(flat, dtype=torch.bool)
     keep[order[:whole]] = True
     left = budget - (int(total[whole - 1]) if whole else 0)
-    smallest = int(costs.min()) if len(costs) else 1
+    priced = costs[costs > 0]
+    smallest = int(priced.min()) if len(priced) else 1
     for gate in order[whole:].tolist():
         if left < smallest:
             break
-        if int(costs[gate]) <= left:
+        if 0 < int(costs[gate]) <= left:
             keep[gate] = True
             left -= int(costs[gate])
     return keep.view_as(scores)

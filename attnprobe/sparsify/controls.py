@@ -22,11 +22,14 @@ from attnprobe.scoring import scored_output
 def random_mask(
     granularity: Granularity, counts: GateCounts, *, sites: int, heads: int, density: float, diagonal: str, seed: int
 ) -> GateMask:
-    """Gates drawn at random, as dense in every head: the k-th of every random order that still fits is open."""
+    """Gates drawn at random, as dense in every head: the k-th of every random order that still fits is open.
+
+    Where a head is one gate, heads are drawn.
+    """
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(sites, heads, int(counts.seen.sum()), generator=generator)
-    rows = scores.reshape(-1, scores.shape[-1])
-    budget = round(density * counts.valid - counts.fixed)
+    rows = scores.reshape(-1, scores.shape[-1] if granularity.gates > 1 else scores.numel())
+    budget = round((density * counts.valid - counts.fixed) * (sites * heads // len(rows)))
     chosen = torch.stack([fill(row, counts.cells[counts.seen], budget) for row in rows]).view_as(scores)
     return _mask(chosen, granularity, counts, diagonal)
 

@@ -19,6 +19,7 @@ from transformers.trainer_callback import PrinterCallback
 from attnprobe.attention import AttentionCall, AttentionSession
 from attnprobe.data.batches import Batch, Encoded
 from attnprobe.distributed import is_main, share, wait_for_all
+from attnprobe.errors import MissingDependencyError, TrainingError, UsageError
 from attnprobe.masks.applying import PassReader, of_queries
 from attnprobe.masks.gates import Gates
 from attnprobe.masks.mask import Mask, spread
@@ -48,6 +49,11 @@ _MEGABATCH = 50
 
 _KEEP_LABELS = 256
 """Dense outputs of more columns than this are computed anew instead of being kept."""
+
+DIVERGED = (
+    "the training diverged, its loss or what it trains is no number any more: lower --learning-rate or "
+    "--gate-learning-rate, or train without --fp16"
+)
 
 _WHOLE = "attnprobe-whole"
 """Stands in a checkpoint that every process has written to its end."""
@@ -427,6 +433,8 @@ class _QuietTrainer(Trainer):  # type: ignore[misc]
     densities: Callable[[int], dict[str, float]]
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if not math.isfinite(logs.get("loss", 0.0)):
+            raise TrainingError(DIVERGED)
         told = self.densities(self.state.global_step) if "loss" in logs else {}
         super().log(logs | told, *args, **kwargs)
 
@@ -438,6 +446,25 @@ class _QuietTrainer(Trainer):  # type: ignore[misc]
         names = {name for name, parameter in learner.named_parameters() if parameter.requires_grad}
         names |= {"gates.average"}
         torch.save({n: t for n, t in learner.state_dict().items() if n in names}, folder / "pytorch_model.bin")
+
+
+def require_integrations(names: Sequence[str]) -> None:
+    """See that the Trainer can log to these. Raises: UsageError for an unknown one, MissingDependencyError."""
+    from transformers.integrations.integration_utils import (
+        INTEGRATION_TO_CALLBACK,
+        get_available_reporting_integrations,
+    )
+
+    if tuple(names) in (("all",), ("none",)):
+        return
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
+            raise UsageError(f"--report-to: unknown {name!r:.60}; choose from {known}, all, none")
+        if name not in get_available_reporting_integrations():
+            raise MissingDependencyError(
+                f"--report-to {name}: its package is not installed; install it, or choose others"
+            )
 
 
 def training_arguments(

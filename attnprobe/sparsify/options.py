@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from attnprobe.errors import UsageError
+from attnprobe.options import LARGEST_SEED, ModelOptions
 from attnprobe.sparsify.methods import METHODS
 
 GRANULARITY_NAMES = ("cell", "offset", "block", "head")
@@ -87,7 +88,7 @@ class SparsifyOptions:
     )
     weight_decay: float = field(default=0.01, metadata={"help": "Of the weights; gates have none."})
     warmup: float = field(default=0.05, metadata={"help": "Share of the steps in which the weights' rate rises."})
-    max_grad_norm: float = field(default=1.0, metadata={"help": "Largest norm of the weights' gradient."})
+    max_grad_norm: float = field(default=1.0, metadata={"help": "Largest norm of the gradient of all that is trained."})
     distill: float = field(
         default=0.7,
         metadata={
@@ -186,16 +187,14 @@ class SparsifyOptions:
                 f"--final-temperature must not be above --temperature, and {self.final_temperature} is above "
                 f"{self.temperature}"
             )
-        if self.lambda_ is not None and not self.lambda_ > 0:
-            raise UsageError(f"--lambda must be above 0, not {self.lambda_}")
+        if self.lambda_ is not None and not 0 < self.lambda_ < math.inf:
+            raise UsageError(f"--lambda must be above 0 and finite, not {self.lambda_}")
         if self.bf16 and self.fp16:
             raise UsageError("--bf16 and --fp16 exclude each other: choose one")
         if self.granularity != "offset" and (self.symmetric or self.segment_aware):
             raise UsageError("--symmetric and --segment-aware are for --granularity offset: leave them out")
         if self.tune_controls and self.train != "all":
             raise UsageError("--tune-controls tunes weights, so it needs --train all")
-        if self.paper_form and self.train == "gates" and self.relaxation == "soft":
-            raise UsageError("--paper-form draws hard gates: leave --relaxation out")
         if self.engine != "ray" and self.address is not None:
             raise UsageError("--address is of a Ray cluster: give --engine ray as well")
         _ = self.targets, self.seed_numbers
@@ -209,17 +208,30 @@ class SparsifyOptions:
     def seed_numbers(self) -> tuple[int, ...]:
         """The seeds; empty when none is given. Raises: UsageError."""
         for text in self.seeds:
-            if not text.isdecimal():
-                raise UsageError(f"--seeds must be whole numbers from 0, by commas; {text!r} is none")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise UsageError(f"--seeds must differ, and {','.join(self.seeds)} do not")
-        return tuple(int(text) for text in self.seeds)
+            if not text.isdecimal() or int(text) > LARGEST_SEED:
+                raise UsageError(f"--seeds must be whole numbers from 0 to {LARGEST_SEED}, by commas, not {text!r:.60}")
+        numbers = tuple(int(text) for text in self.seeds)
+        if len(set(numbers)) < len(numbers):
+            raise UsageError(f"--seeds must differ, and {','.join(self.seeds)} do not: give each once")
+        return numbers
+
+
+def require_trainable(model: ModelOptions, options: SparsifyOptions) -> None:
+    """See that what is asked for can be trained on the device and in the type asked for. Raises: UsageError."""
+    on_gpu = model.device.startswith("cuda") or (options.engine == "ray" and options.num_gpus > 0)
+    if options.fp16 and not on_gpu:
+        raise UsageError(f"--fp16 trains on GPUs alone, not on --device {model.device}: give --device cuda, or --bf16")
+    if options.train == "all" and model.dtype == "float16":
+        raise UsageError(
+            "--train all needs weights that small steps can change, which --dtype float16 rounds away: leave --dtype "
+            "out, and give --bf16 or --fp16 for speed"
+        )
 
 
 def _target(text: str) -> float:
     number, percent = text.removesuffix("%"), text.endswith("%")
     try:
-        value = float(number) / (100 if percent else 1)
+        value = float(f"{float(number) / (100 if percent else 1):.6g}")  # as points are named
     except ValueError:
         raise UsageError(f"--target-sparsity must be a share such as 0.9 or 90%, not {text!r}") from None
     if not 0 < value < 1:
@@ -241,9 +253,11 @@ def _require_choices(options: SparsifyOptions) -> None:
     ):
         if not values:
             raise UsageError(f"{flag} must name at least one of {', '.join(choices)}")
-        for value in values:
+        for number, value in enumerate(values):
             if value not in choices:
                 raise UsageError(f"{flag}: unknown {value!r}; choose from {', '.join(choices)}")
+            if value in values[:number]:
+                raise UsageError(f"{flag} names {value!r} twice: give each once")
     if not options.target_sparsity:
         raise UsageError("--target-sparsity must name at least one share, such as 0.9")
 
@@ -270,8 +284,8 @@ def _require_ranges(options: SparsifyOptions) -> None:
         ("--held-out", options.held_out, 0.0, 0.9),
     ):
         if not low < value <= high or math.isinf(value):
-            bound = "above 0" if math.isinf(high) else f"above {low:g} and at most {high:g}"
-            raise UsageError(f"{flag} must be {bound} and finite, not {value}")
+            bound = "above 0 and finite" if math.isinf(high) else f"above {low:g} and at most {high:g}"
+            raise UsageError(f"{flag} must be {bound}, not {value}")
     for flag, value, high in (
         ("--distill", options.distill, 1.0),
         ("--ramp", options.ramp, 1.0),
@@ -283,5 +297,6 @@ def _require_ranges(options: SparsifyOptions) -> None:
         ("--num-cpus", options.num_cpus, math.inf),
         ("--num-gpus", options.num_gpus, math.inf),
     ):
-        if not 0 <= value <= high:
-            raise UsageError(f"{flag} must be from 0 to {high:g}, not {value}")
+        if not 0 <= value <= high or math.isinf(value):
+            bound = "at least 0 and finite" if math.isinf(high) else f"from 0 to {high:g}"
+            raise UsageError(f"{flag} must be {bound}, not {value}")

@@ -27,11 +27,13 @@ from attnprobe.masks.mask import Mask
 from attnprobe.options import ModelOptions
 from attnprobe.runs import Mode, RunFolder, open_run, replacing, require_usable
 from attnprobe.sparsify.engines import LOCAL, Engine, Job, Made
-from attnprobe.sparsify.options import SparsifyOptions
+from attnprobe.sparsify.learning import require_integrations
+from attnprobe.sparsify.options import SparsifyOptions, require_trainable
 from attnprobe.sparsify.outcome import Outcome
 from attnprobe.sparsify.points import Point, plan_points
 from attnprobe.sparsify.ray_engine import RAY
 from attnprobe.sparsify.setting import Setting, opened
+from attnprobe.sparsify.sweep import require_reachable
 from attnprobe.sparsify.tables import (
     Loss,
     choose,
@@ -45,7 +47,7 @@ from attnprobe.workbench import Workbench
 
 logger = logging.getLogger(__name__)
 
-FILES = ("tradeoff.csv", "kept.csv", "training.csv", "masks.npz", "report.html")
+FILES = ("tradeoff.csv", "kept.csv", "training.csv", "masks.npz", "report.html", "model/")
 ENGINES: dict[str, Engine] = {"local": LOCAL, "ray": RAY}
 """Where points are made, by ``--engine``."""
 
@@ -88,9 +90,12 @@ def run_sparsify(
     if is_main():
         require_usable(output_dir, mode=mode)
     take_device(model.device)
+    require_trainable(model, options)
+    require_integrations(options.report_to)
     ENGINES[options.engine].require(options, model)
     with opened(name, data, model, options) as setting:
         points = plan_points(options, model.seed)
+        require_reachable(setting, points)
         run = _open(setting, name, data, output_dir, mode, command_line)
         if not run.complete:
             _sweep(run, setting, points, name, data, resume=mode == "resume", quiet=quiet)
@@ -258,13 +263,17 @@ def _reason(
 ) -> str:
     """Why this model was exported, or none, in a sentence."""
     if chosen is None:
-        nearest = min(
-            (point for point in points if outcomes[point.name].mask is not None),
-            key=lambda point: held_out[point.name].drop_high,
-            default=None,
-        )
-        if nearest is None:
+        masked = [point for point in points if outcomes[point.name].mask is not None]
+        if not masked:
             return "no masked model was made, so none is exported"
+        known = [point for point in masked if not np.isnan(held_out[point.name].drop_high)]
+        if not known:
+            rows = len(outcomes[masked[0].name].held_out.reference)
+            return (
+                f"no model is exported: {metric} on the rows held out ({rows}) has no 95 % interval; hold out more of "
+                "them with --held-out, or give more rows to learn from"
+            )
+        nearest = min(known, key=lambda point: held_out[point.name].drop_high)
         return (
             f"no model is exported: on the rows held out none loses at most {max_drop:g} points of {metric} by its "
             f"95 % interval; the nearest, {nearest.name}, may lose {100 * held_out[nearest.name].drop_high:.1f}: "

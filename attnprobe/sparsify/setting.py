@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from transformers import PreTrainedModel
 
 from attnprobe.attention import AttentionSession
 from attnprobe.data.batches import Encoded, encode
+from attnprobe.data.labels import IGNORED
 from attnprobe.data.positions import Positions
 from attnprobe.data.prose import prose
 from attnprobe.data.sources import DataOptions, Examples, load_examples
@@ -21,11 +23,14 @@ from attnprobe.masks.granularity import Granularity
 from attnprobe.masks.patterns import fit_pattern, pattern_mask
 from attnprobe.masks.sparsity import GateCounts, count_gates
 from attnprobe.masks.tokens import TokenRules
+from attnprobe.objectives import Objective
 from attnprobe.options import ModelOptions
 from attnprobe.sparsify.controls import GateSums
 from attnprobe.sparsify.learning import DenseOutputs, Lesson, dense_copy
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.workbench import KIND_OF_HEAD, Workbench, prepare
+
+logger = logging.getLogger(__name__)
 
 MOST_HELD_OUT = 1000
 """Rows held out at most."""
@@ -38,6 +43,9 @@ _SCORED = 2000
 
 _TRAINING_PROSE = 2000
 """Sentences of the built-in prose to learn from."""
+
+_CHECKED = 256
+"""Rows looked at together for a loss."""
 
 
 class Setting:
@@ -71,12 +79,14 @@ class Setting:
         assert tokenizer is not None
         self.rules = TokenRules.of(tokenizer, causal=causal)
         encoded = encode(training, tokenizer, max_length=bench.encoded.max_length)
-        order = np.random.default_rng(bench.seed).permutation(len(encoded)).tolist()
-        count = min(MOST_HELD_OUT, max(1, round(options.held_out * len(encoded))))
-        if len(encoded) - count < model.per_device_batch_size:
+        drawn = np.random.default_rng(bench.seed).permutation(len(encoded)).tolist()
+        order = with_a_loss(encoded, bench.objective, drawn, source=training.source)
+        with_a_loss(bench.encoded, bench.objective, range(len(bench.encoded)), source=bench.examples.source)
+        count = min(MOST_HELD_OUT, max(1, round(options.held_out * len(order))))
+        if len(order) - count < model.per_device_batch_size:
             raise DataError(
-                f"{training.source} has {len(encoded)} rows, of which {count} are held out: fewer than a batch of "
-                f"{model.per_device_batch_size} are left to learn from; give more rows or a smaller batch"
+                f"{training.source} has {len(order)} rows to learn from, less {count} held out: fewer than a batch of "
+                f"{model.per_device_batch_size}; give more rows, or a smaller --per-device-batch-size"
             )
         self.held_out: list[int] = sorted(order[:count])
         self.lesson = Lesson(encoded=encoded, rows=order[count:], objective=bench.objective, rules=self.rules)
@@ -170,8 +180,11 @@ def opened(name: str, data: DataOptions, model: ModelOptions, options: SparsifyO
     Raises:
         AttnProbeError: whatever is wrong with any of them; see the parts.
     """
+    if data.eval_file and not (data.train_file or data.dataset_name):
+        raise UsageError("no data to learn from: give --train-file beside --eval-file")
     bench = prepare(name, data, model)
     training = read_training(bench, data)
+    bench = _warned(bench, missing_classes(training, bench.checkpoint.head.num_labels))
     dense_model = open_dense(bench.checkpoint.model, options)
     with bench.attached() as session:
         yield Setting(bench, session, training, options, model, dense_model)
@@ -181,13 +194,10 @@ def read_training(bench: Workbench, data: DataOptions) -> Examples:
     """The examples to learn from, fit for the objective that the evaluation data led to.
 
     Raises:
-        UsageError: no data to learn from is named though data to measure on is.
         DataError: it has no labels, and the objective needs them.
     """
     if not (data.task or data.eval_file or data.dataset_name):
         return prose(_TRAINING_PROSE, skip=len(bench.examples))
-    if data.eval_file and not (data.train_file or data.dataset_name):
-        raise UsageError("no data to learn from: give --train-file beside --eval-file")
     head = bench.checkpoint.head
     task = bench.objective.kind == "task"
     examples = load_examples(
@@ -202,6 +212,50 @@ def read_training(bench: Workbench, data: DataOptions) -> Examples:
     if examples.labels is None or examples.unlabelled == len(examples):
         raise DataError(f"{examples.source} has no labels to learn from; give labelled rows, or --objective fidelity")
     return examples.labelled() if examples.unlabelled else examples
+
+
+def missing_classes(training: Examples, classes: int | None) -> str | None:
+    """What is to be said of classes of the head that no training row has; None where there is nothing.
+
+    Args:
+        training: the rows to learn from.
+        classes: how many the head has; None: it has none.
+    """
+    if not training.labels or not classes or training.kind not in ("classification", "token_classification"):
+        return None
+    rows = [label if isinstance(label, list) else [label] for label in training.labels]
+    missing = sorted(set(range(classes)) - {int(label) for row in rows for label in row})
+    if not missing:
+        return None
+    names = ", ".join(training.label_names[number] if training.label_names else str(number) for number in missing[:5])
+    return (
+        f"{training.source} has no row of {len(missing)} of the head's {classes} classes ({names}"
+        f"{', ...' if len(missing) > 5 else ''}): nothing tells which attention they need, so give rows of them too"
+    )
+
+
+def with_a_loss(encoded: Encoded, objective: Objective, rows: Sequence[int], *, source: str) -> list[int]:
+    """Of some rows those that have a loss: all, or where tokens are scored, those that have such a token.
+
+    Raises: DataError where none has.
+    """
+    scored: list[int] = []
+    for start in range(0, len(rows), _CHECKED):
+        part = rows[start : start + _CHECKED]
+        labels = objective.prepare(encoded.batch(part)).labels
+        if labels is None or labels.dim() == 1:
+            return list(rows)
+        scored += [row for row, has in zip(part, (labels != IGNORED).any(1).tolist(), strict=True) if has]
+    if not scored:
+        raise DataError(f"{source} has no token that {objective.kind} can be scored on: give longer or labelled rows")
+    return scored
+
+
+def _warned(bench: Workbench, warning: str | None) -> Workbench:
+    if warning is None:
+        return bench
+    logger.warning("%s", warning)
+    return replace(bench, warnings=(*bench.warnings, warning))
 
 
 def open_dense(model: PreTrainedModel, options: SparsifyOptions) -> PreTrainedModel | None:

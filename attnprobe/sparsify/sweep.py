@@ -5,18 +5,19 @@ from __future__ import annotations
 import shutil
 import time
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from attnprobe.distributed import is_main
-from attnprobe.errors import UsageError
+from attnprobe.errors import TrainingError, UsageError
 from attnprobe.masks.gates import Gates
 from attnprobe.masks.mask import GateMask, JointMask, Mask, PatternMask
 from attnprobe.masks.relaxations import SMOOTHNESS
 from attnprobe.masks.sparsity import account
 from attnprobe.sparsify.controls import random_mask, scored_mask
-from attnprobe.sparsify.learning import train
+from attnprobe.sparsify.learning import DIVERGED, train
 from attnprobe.sparsify.outcome import Outcome
 from attnprobe.sparsify.points import Point
 from attnprobe.sparsify.scores import score
@@ -63,6 +64,7 @@ def run_point(setting: Setting, point: Point, folder: Path, *, resume: bool = Fa
             seed=point.seed,
             resume=resume,
         )
+        _require_finite(setting, gates)
         before = None if density is None else 1 - density
         if is_main():
             shutil.rmtree(folder, ignore_errors=True)
@@ -101,7 +103,6 @@ def make_gates(setting: Setting, point: Point) -> Gates:
     """Gates for a learnt point, at their start: the more the dense loss bends along a gate, the more open it is."""
     options = setting.options
     counts = setting.counts(point.diagonal)
-    _require_reachable(setting, point)
     gates = Gates(
         setting.granularity,
         counts,
@@ -120,17 +121,32 @@ def make_gates(setting: Setting, point: Point) -> Gates:
     return gates.to(setting.session.model.device)
 
 
-def _require_reachable(setting: Setting, point: Point) -> None:
-    """The cells that are kept whatever the gates say must leave room for the target."""
-    if point.target is None:
-        return
-    counts = setting.counts(point.diagonal)
-    least, most = counts.fixed / counts.valid, (counts.fixed + int(counts.cells.sum())) / counts.valid
-    if not least < 1 - point.target < most:
-        raise UsageError(
-            f"--target-sparsity {point.target:g} can't be reached with --diagonal {point.diagonal}: on this data "
-            f"sparsity can only lie between {1 - most:.3f} and {1 - least:.3f}; choose another target or diagonal"
-        )
+def _require_finite(setting: Setting, gates: Gates | None) -> None:
+    """See that a training has left numbers. Raises: TrainingError."""
+    trained = [*setting.session.model.parameters(), *(() if gates is None else gates.parameters())]
+    if not all(bool(parameter.isfinite().all()) for parameter in trained):
+        raise TrainingError(DIVERGED)
+
+
+def require_reachable(setting: Setting, points: Sequence[Point]) -> None:
+    """See that gates can meet every target: the cells kept whatever they say leave room for it, and for one gate more.
+
+    Raises: UsageError.
+    """
+    gates = setting.sites * setting.heads
+    for point in points:
+        if point.target is None or point.kind == "pattern":
+            continue
+        counts = setting.counts(point.diagonal)
+        cheapest = int(counts.cells[counts.seen].min()) if counts.seen.any() else 0
+        least, most = counts.fixed / counts.valid, (counts.fixed + int(counts.cells.sum())) / counts.valid
+        least += cheapest / counts.valid / gates
+        if not least <= 1 - point.target < most:
+            raise UsageError(
+                f"--target-sparsity {point.target:g} can't be met by --granularity {point.granularity} with --diagonal "
+                f"{point.diagonal}: on this data it must lie between {1 - most:.3f} and {1 - least:.3f}; "
+                "choose another target, granularity or diagonal"
+            )
 
 
 def _control(setting: Setting, point: Point) -> Mask:
@@ -138,7 +154,6 @@ def _control(setting: Setting, point: Point) -> Mask:
     if point.kind == "pattern":
         parameters = setting.fitted(point.method, point.target)
         return PatternMask(name=point.method, parameters=parameters, diagonal=point.diagonal)
-    _require_reachable(setting, point)
     counts = setting.counts(point.diagonal)
     density = 1 - point.target
     if point.kind == "random":

@@ -33,6 +33,10 @@ KEPT_COLUMNS = ("point", "site", "head", "position_class", "kept", "cells")
 TRAINING_COLUMNS = ("point", *LOG_COLUMNS)
 
 
+AS_SPARSE = 0.005
+"""Difference in sparsity up to which two masks count as equally sparse: how far a target may be missed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Loss:
     """What a model loses against the dense one, in the metric's unit.
@@ -89,7 +93,7 @@ def choose(
 ) -> Point | None:
     """The sparsest masked model whose metric on the rows held out drops by at most ``max_drop``, interval included.
 
-    Of several as sparse (to a thousandth), the one that drops least. Decided on training rows alone.
+    Of several that are as sparse (to half a point), the one that drops least. Decided on training rows alone.
     """
     fit = [
         point
@@ -98,7 +102,9 @@ def choose(
     ]
     if not fit:
         return None
-    return max(fit, key=lambda p: (round(outcomes[p.name].counted_sparsity, 3), -held_out[p.name].drop))
+    sparsest = max(outcomes[point.name].counted_sparsity for point in fit)
+    as_sparse = [point for point in fit if outcomes[point.name].counted_sparsity > sparsest - AS_SPARSE]
+    return min(as_sparse, key=lambda point: held_out[point.name].drop)
 
 
 def tradeoff_row(

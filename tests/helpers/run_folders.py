@@ -33,6 +33,7 @@ UNITS: dict[str, tuple[str, ...]] = {
     "integrated-gradients": ("loss",),
     "taylor": ("loss",),
     "mass": ("share", "density"),
+    "learned": ("gate",),
 }
 LEVELS = ("class", "site", "head", "class_site")
 
@@ -166,6 +167,8 @@ def _in_unit(unit: str, effect: float, control: float, share: float) -> tuple[fl
         return abs(effect) * 1.1, abs(control) * 1.2
     if unit == "share":
         return share * (1 + effect), share
+    if unit == "gate":
+        return 1 / (1 + np.exp(3 - abs(effect) * 3)), 0.09
     if unit == "density":
         return (np.nan, np.nan) if share == 0 else (0.4 + abs(effect) * 3, 1.0)
     return effect, control
@@ -194,7 +197,7 @@ def _row(
         "unit": unit,
         "ci_low": value - half * random.uniform(0.9, 1.1),
         "ci_high": value + half * random.uniform(0.9, 1.1),
-        "control": control if method in ("ablation", "mass") else np.nan,
+        "control": control if method in ("ablation", "mass", "learned") else np.nan,
         "control_ci_low": control * 0.85 if method == "ablation" else np.nan,
         "control_ci_high": control * 1.15 if method == "ablation" else np.nan,
         "loss_dense": 0.1667 if ablated else np.nan,

@@ -60,7 +60,7 @@ def ranks(ground: Path) -> list[Seen]:
         for rank in range(2)
     ]
     try:
-        outputs = [process.communicate(timeout=300)[0] for process in started]
+        outputs = [process.communicate(timeout=900)[0] for process in started]
     finally:
         for process in started:
             process.kill()

@@ -1,0 +1,1 @@
+"""The sweep of `attnprobe sparsify`: learnt masks, their controls, tables, and the choice of what is exported."""
