@@ -73,7 +73,7 @@ def evaluate(name: str, *, data: DataOptions, model: ModelOptions, gates: GateOp
 
 def _mean(values: NDArray[np.floating]) -> float:
     """The mean over the examples that have a value; NaN where none has."""
-    known = values[np.isfinite(values)]
+    known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,10 +19,19 @@ from attnprobe.options import ModelOptions
 from attnprobe.workbench import Workbench, prepare
 
 
-def open_bench(checkpoint: str, eval_file: str | None, *, examples: int, batch_size: int = 32) -> Workbench:
+def open_bench(
+    checkpoint: str,
+    eval_file: str | None,
+    *,
+    examples: int,
+    batch_size: int = 32,
+    max_length: int = 64,
+    device: str = "cpu",
+) -> Workbench:
     """A checkpoint with the first rows of a file, or of the built-in prose."""
     data = DataOptions(eval_file=Path(eval_file) if eval_file else None, limit=examples)
-    return prepare(checkpoint, data, ModelOptions(max_length=64, per_device_batch_size=batch_size))
+    options = ModelOptions(max_length=max_length, per_device_batch_size=batch_size, device=device)
+    return prepare(checkpoint, data, options)
 
 
 def probing(bench: Workbench, session: AttentionSession, *, batch_size: int = 32) -> tuple[Context, list[Item]]:
@@ -34,20 +44,57 @@ def probing(bench: Workbench, session: AttentionSession, *, batch_size: int = 32
     return context, items
 
 
-def ratio(ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int = 7) -> tuple[float, float, float]:
-    """Median of ours / theirs over rounds, the two run by turns; and the lowest and highest ratio of a round."""
-    ours(), theirs()
-    ratios = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        theirs()
-        middle = time.perf_counter()
-        ours()
-        ratios.append((time.perf_counter() - middle) / (middle - start))
-    return statistics.median(ratios), min(ratios), max(ratios)
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two things, run by turns.
+
+    Attributes:
+        ours, theirs: median seconds.
+        ratio, low, high: ours / theirs: the median over rounds, and the lowest and highest of a round.
+        memory: the most MiB of the GPU that each held at once, weights included; 0 without a GPU.
+    """
+
+    ours: float
+    theirs: float
+    ratio: float
+    low: float
+    high: float
+    memory: tuple[float, float]
 
 
-def report(name: str, ratios: tuple[float, float, float]) -> None:
+def compare(ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int = 7) -> Comparison:
+    """Time two things by turns, each once before that."""
+    memory = _peak(ours), _peak(theirs)
+    times = [(_seconds(theirs), _seconds(ours)) for _ in range(rounds)]
+    ratios = [our / their for their, our in times]
+    return Comparison(
+        ours=statistics.median(our for _, our in times),
+        theirs=statistics.median(their for their, _ in times),
+        ratio=statistics.median(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        memory=memory,
+    )
+
+
+def _peak(run: Callable[[], object]) -> float:
+    if not torch.cuda.is_available():
+        run()
+        return 0.0
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    return torch.cuda.max_memory_allocated() / 2**20
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """How long something takes, until a GPU has done what it was given."""
+    start = time.perf_counter()
+    run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def report(name: str, found: Comparison) -> None:
     """Print a ratio with its range and the number of threads."""
-    median, low, high = ratios
-    print(f"{name}: {median:.2f} x [{low:.2f}, {high:.2f}] ({torch.get_num_threads()} threads)")
+    print(f"{name}: {found.ratio:.2f} x [{found.low:.2f}, {found.high:.2f}] ({torch.get_num_threads()} threads)")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from attnprobe.attention import evaluating
 from attnprobe.importance import ablation
-from benchmarks.common import open_bench, probing, ratio, report
+from benchmarks.common import compare, open_bench, probing, report
 
 
 def main(checkpoint: str, eval_file: str | None = None) -> None:
@@ -26,7 +26,9 @@ def main(checkpoint: str, eval_file: str | None = None) -> None:
             for item in items:
                 ablation.measure(context, item)
 
-        report("whole passes / reused states", ratio(lambda: ablate(reuse=False), lambda: ablate(reuse=True), rounds=5))
+        report(
+            "whole passes / reused states", compare(lambda: ablate(reuse=False), lambda: ablate(reuse=True), rounds=5)
+        )
 
 
 if __name__ == "__main__":

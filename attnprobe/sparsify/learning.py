@@ -118,12 +118,13 @@ class DenseOutputs:
         self._table = self._tables[key]
 
     def _computed(self, lesson: Lesson, rows: Sequence[int], batch_size: int) -> Tensor | None:
-        """Outputs by number of the row, (all rows, columns); None where they are large, or not one a row."""
+        """Outputs by number of the row, (all rows, columns); None where they are large, or by token."""
         table: Tensor | None = None
         for batch in map(lesson.encoded.batch, lesson.encoded.plan(batch_size, rows=rows)):
             prepared = self.objective.prepare(batch.to(self.model.device))
             output = self.now(prepared)
-            if len(output) != len(batch) or output[0].numel() > _KEEP_LABELS:
+            by_token = output.dim() > 2 or (prepared.labels is not None and prepared.labels.dim() > 1)
+            if by_token or output.shape[1] > _KEEP_LABELS:
                 return None
             if table is None:
                 table = output.new_full((len(lesson.encoded), *output.shape[1:]), math.nan)
@@ -368,7 +369,7 @@ def train(
     arguments = training_arguments(options, folder, model.device, batch_size=batch_size, seed=seed)
     with ExitStack() as stack:
         stack.enter_context(_wanting_gradients(model, train_weights))
-        stack.enter_context(_gated(session, learner, lesson.rules))
+        stack.enter_context(gated(session, learner, lesson.rules))
         if options.gradient_checkpointing:
             stack.enter_context(_checkpointing(model))
         stack.enter_context(quiet_transformers())
@@ -528,7 +529,7 @@ def training_order(
 
 
 @contextmanager
-def _gated(session: AttentionSession, learner: Learner, rules: TokenRules) -> Iterator[None]:
+def gated(session: AttentionSession, learner: Learner, rules: TokenRules) -> Iterator[None]:
     """Put the learner's gates, or its fixed mask, in force in every pass of its model."""
     reader = PassReader(rules)
 

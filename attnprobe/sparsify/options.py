@@ -37,7 +37,9 @@ class SparsifyOptions:
     methods: tuple[str, ...] = field(
         default=("dam", "random", "magnitude", "window", "star"),
         metadata={
-            "help": "Learnt masks and controls. " + ". ".join(f"{name}: {m.summary}" for name, m in METHODS.items()),
+            "help": "Learnt masks and controls. "
+            + ". ".join(f"{name}: {m.summary}" for name, m in METHODS.items())
+            + ".",
             "choices": tuple(METHODS),
         },
     )

@@ -166,7 +166,6 @@ def _connected(address: str) -> Iterator[bool]:
     if ray.is_initialized():
         yield False
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     try:
         with warnings.catch_warnings():
@@ -182,6 +181,8 @@ def _connected(address: str) -> Iterator[bool]:
 
 
 def _import_ray() -> Any:
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # it would write what happens to workers on stdout
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:

@@ -6,25 +6,14 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from tests.cli.conftest import Call
 from tests.helpers import tiny_checkpoints as tiny
+from tests.helpers.bad_input import Bad, Spoil, remove, require_refused, write
 
 FAILURE, USAGE, UNSUPPORTED = 1, 2, 3
-
-Spoil = Callable[[Path], object]
-
-
-class Bad(NamedTuple):
-    """A command line in a spoilt sandbox, its exit code, and what its one line must say."""
-
-    line: str
-    code: int
-    says: tuple[str, ...]
-    spoil: Spoil = lambda _: None
 
 
 class _Malice:
@@ -40,15 +29,6 @@ class _Malice:
 def _malicious(sandbox: Path) -> None:
     (sandbox / "clf/model.safetensors").unlink()
     (sandbox / "clf/pytorch_model.bin").write_bytes(pickle.dumps({"weight": _Malice(sandbox / "executed")}))
-
-
-def _write(name: str, content: str | bytes) -> Spoil:
-    data = content.encode() if isinstance(content, str) else content
-    return lambda sandbox: (sandbox / name).write_bytes(data)
-
-
-def _remove(name: str) -> Spoil:
-    return lambda sandbox: (sandbox / name).unlink()
 
 
 def _config(**changes: object) -> Spoil:
@@ -101,19 +81,19 @@ CHECKPOINTS = {
     "hub id offline": Bad("doctor someone/some-model", 1, ("'someone/some-model'", "offline", "give the path")),
     "empty name": Bad("doctor ''", 1, ("''", "give the path of a checkpoint's folder")),
     "name too long": Bad("doctor " + "x" * 5000, 1, ("cannot be a path", "give a folder")),
-    "no config": Bad("doctor clf", 1, ("no config.json in clf", "give the folder"), _remove("clf/config.json")),
-    "config not JSON": Bad("doctor clf", 1, ("config.json", "cannot be read as JSON"), _write("clf/config.json", "{")),
+    "no config": Bad("doctor clf", 1, ("no config.json in clf", "give the folder"), remove("clf/config.json")),
+    "config not JSON": Bad("doctor clf", 1, ("config.json", "cannot be read as JSON"), write("clf/config.json", "{")),
     "no model_type": Bad("doctor clf", 1, ("names no family", '"model_type"'), _config(model_type=None)),
-    "corrupt weights": Bad(EVAL, 1, ("model.safetensors", "corrupt"), _write("clf/model.safetensors", "no tensors")),
+    "corrupt weights": Bad(EVAL, 1, ("model.safetensors", "corrupt"), write("clf/model.safetensors", "no tensors")),
     "truncated weights": Bad(RUN, 1, ("model.safetensors", "cut short"), _cut),
-    "missing weights": Bad(EVAL, 1, ("no weights", "pytorch_model.bin"), _remove("clf/model.safetensors")),
+    "missing weights": Bad(EVAL, 1, ("no weights", "pytorch_model.bin"), remove("clf/model.safetensors")),
     "missing shard": Bad(EVAL, 1, ("weight files missing", "model-00001-of-"), _lose_a_shard),
     "malicious pickle": Bad(EVAL, 1, ("pytorch_model.bin", "its code is never run"), _malicious),
     "NaN weights": Bad(RUN, 1, ("classifier.weight", "NaN"), _not_a_number),
     "unsupported family": Bad("doctor clf", 3, ("deberta-v2", "supported"), _config(model_type="deberta-v2")),
     "unsupported for importance": Bad(RUN, 3, ("mpnet", "supported are"), _config(model_type="mpnet")),
     "unknown family": Bad(RUN, 3, ("knows no family 'brand-new'", "bert"), _config(model_type="brand-new")),
-    "no tokenizer": Bad(EVAL, 1, ("tokenizer", "beside config.json"), _remove("clf/tokenizer.json")),
+    "no tokenizer": Bad(EVAL, 1, ("tokenizer", "beside config.json"), remove("clf/tokenizer.json")),
     "remote code": Bad(
         "doctor clf",
         1,
@@ -130,38 +110,38 @@ DATA = {
     ),
     "one column twice": Bad(f"{EVAL} --text-column label --text-column label", 2, ("--text-column", "label, label")),
     "three texts": Bad(f"{EVAL} --text-column a --text-column b --text-column c", 2, ("--text-column", "a, b, c")),
-    "which text column": Bad(EVAL, 1, ("'a', 'b'", "--text-column"), _write("d.csv", "a,b\nx,y\n")),
+    "which text column": Bad(EVAL, 1, ("'a', 'b'", "--text-column"), write("d.csv", "a,b\nx,y\n")),
     "missing file": Bad("evaluate clf --eval-file e.csv", 1, ("e.csv does not exist", "give the path")),
     "folder for file": Bad("evaluate clf --eval-file e.csv", 1, ("e.csv is not a file",), _folder("e.csv")),
     "unknown ending": Bad("evaluate clf --eval-file d.xlsx", 1, ("d.xlsx ends in .xlsx", ".csv", ".parquet")),
-    "empty file": Bad(RUN, 1, ("d.csv is empty", "at least one row"), _write("d.csv", "")),
-    "header only": Bad(EVAL, 1, ("d.csv has no rows", "at least one"), _write("d.csv", "sentence,label\n")),
-    "not UTF-8": Bad(EVAL, 1, ("d.csv is not UTF-8 (line 2", "iconv"), _write("d.csv", b"sentence\nna\xefve\n")),
-    "ragged": Bad(EVAL, 1, ("line 3 of d.csv has 3 fields", "the header 2"), _write("d.csv", "a,b\nx,0\ny,z,1\n")),
+    "empty file": Bad(RUN, 1, ("d.csv is empty", "at least one row"), write("d.csv", "")),
+    "header only": Bad(EVAL, 1, ("d.csv has no rows", "at least one"), write("d.csv", "sentence,label\n")),
+    "not UTF-8": Bad(EVAL, 1, ("d.csv is not UTF-8 (line 2", "iconv"), write("d.csv", b"sentence\nna\xefve\n")),
+    "ragged": Bad(EVAL, 1, ("line 3 of d.csv has 3 fields", "the header 2"), write("d.csv", "a,b\nx,0\ny,z,1\n")),
     "malformed jsonl": Bad(
         "evaluate clf --eval-file d.jsonl",
         1,
         ("line 2 of d.jsonl is not JSON", "one object a line"),
-        _write("d.jsonl", '{"text": "the cat", "label": 0}\n{"text": oops}\n'),
+        write("d.jsonl", '{"text": "the cat", "label": 0}\n{"text": oops}\n'),
     ),
     "no parquet": Bad(
-        "evaluate clf --eval-file d.parquet", 1, ("d.parquet is not a readable parquet",), _write("d.parquet", "PAR1")
+        "evaluate clf --eval-file d.parquet", 1, ("d.parquet is not a readable parquet",), write("d.parquet", "PAR1")
     ),
     "label beyond the head": Bad(
-        EVAL, 1, ("label 2 in row 2 of d.csv", "classes are 0 to 1"), _write("d.csv", "text,label\na,0\nb,2\n")
+        EVAL, 1, ("label 2 in row 2 of d.csv", "classes are 0 to 1"), write("d.csv", "text,label\na,0\nb,2\n")
     ),
     "label unknown": Bad(
-        EVAL, 1, ("'joyful' in row 1", "negative, positive", "rename"), _write("d.csv", "text,label\na,joyful\n")
+        EVAL, 1, ("'joyful' in row 1", "negative, positive", "rename"), write("d.csv", "text,label\na,joyful\n")
     ),
-    "fraction for class": Bad(EVAL, 1, ("'0.5' in row 1", "not a class"), _write("d.csv", "text,label\na,0.5\n")),
+    "fraction for class": Bad(EVAL, 1, ("'0.5' in row 1", "not a class"), write("d.csv", "text,label\na,0.5\n")),
     "no labels": Bad(
         f"{EVAL} --objective task",
         1,
         ("no labels", "--objective fidelity"),
-        _write("d.csv", "text,label\na,-1\nb,-1\n"),
+        write("d.csv", "text,label\na,-1\nb,-1\n"),
     ),
     "empty text": Bad(
-        "evaluate gpt2 --eval-file d.csv", 1, ("row 2 of d.csv", "empty", "remove"), _write("d.csv", 'text\ncat\n""\n')
+        "evaluate gpt2 --eval-file d.csv", 1, ("row 2 of d.csv", "empty", "remove"), write("d.csv", 'text\ncat\n""\n')
     ),
     "unknown task": Bad(f"{EVAL} --task sst3", 2, ("'sst3'", "sst2", "choose one")),
     "pair task, one column": Bad(f"{EVAL} --task rte --text-column sentence", 2, ("rte", "sentence1, sentence2")),
@@ -183,7 +163,7 @@ OPTIONS = {
     "no rows": Bad(f"{EVAL} --limit 0", 2, ("--limit must be at least 1", "not 0")),
     "words for a number": Bad(f"{EVAL} --limit ten", 2, ("--limit", "'ten'", "integer")),
     "no batch": Bad(f"{EVAL} --per-device-batch-size 0", 2, ("--per-device-batch-size must be at least 1", "not 0")),
-    "seed": Bad(f"{EVAL} --seed -1", 2, ("--seed must be 0 or more", "not -1")),
+    "seed": Bad(f"{EVAL} --seed -1", 2, ("--seed must be from 0 to 4294967295", "not -1")),
     "unknown objective": Bad(f"{EVAL} --objective best", 2, ("--objective", "'best'", "fidelity")),
     "unknown device": Bad(f"{EVAL} --device gpu", 2, ("--device 'gpu'", "cuda")),
     "no CUDA": Bad(f"{RUN} --device cuda", 2, ("--device cuda", "use cpu")),
@@ -235,79 +215,60 @@ FOLDERS = {
         f"{SAME} --output-dir run --resume",
         2,
         ("data.digest:", "then", "--overwrite"),
-        _write("d.csv", "text,label\nit ran,0\n"),
+        write("d.csv", "text,label\nit ran,0\n"),
     ),
     "resume a broken run": Bad(
-        f"{SAME} --output-dir run --resume", 1, ("run", "holds no run"), _write("run/run.json", "{")
+        f"{SAME} --output-dir run --resume", 1, ("run", "holds no run"), write("run/run.json", "{")
     ),
     "report of nothing": Bad("report nowhere", 1, ("nowhere", "run.json", "check the path")),
     "report of a file": Bad("report d.csv", 1, ("d.csv has no run.json", "check the path")),
     "report of no run": Bad("report clf", 1, ("clf has no run.json", "check the path")),
-    "report of a broken run": Bad(
-        "report run", 1, ("run.json", "is not", "run again"), _write("run/run.json", "{oops")
-    ),
-    "report of a list": Bad("report run", 1, ("run.json", "list"), _write("run/run.json", "[]")),
+    "report of a broken run": Bad("report run", 1, ("run.json", "is not", "run again"), write("run/run.json", "{oops")),
+    "report of a list": Bad("report run", 1, ("run.json", "list"), write("run/run.json", "[]")),
     "report of the future": Bad(
         "report run",
         1,
         ("schema 99", "update attnprobe"),
-        _write(
-            "run/run.json", '{"schema_version": 99, "command": "importance", "status": "complete", "arguments": {}}'
-        ),
+        write("run/run.json", '{"schema_version": 99, "command": "importance", "status": "complete", "arguments": {}}'),
     ),
     "report of another command": Bad(
         "report run",
         1,
         ("brew", "importance"),
-        _write("run/run.json", '{"schema_version": 1, "command": "brew", "status": "complete", "arguments": {}}'),
+        write("run/run.json", '{"schema_version": 1, "command": "brew", "status": "complete", "arguments": {}}'),
     ),
-    "report without tables": Bad("report run", 1, ("importance.csv", "--resume"), _remove("run/importance.csv")),
+    "report without tables": Bad("report run", 1, ("importance.csv", "--resume"), remove("run/importance.csv")),
     "report of a broken table": Bad(
-        "report run", 1, ("importance.csv", "columns"), _write("run/importance.csv", "a\n1\n")
+        "report run", 1, ("importance.csv", "columns"), write("run/importance.csv", "a\n1\n")
     ),
-    "report of broken maps": Bad("report run", 1, ("maps.npz", "run again"), _write("run/maps.npz", "x")),
+    "report of broken maps": Bad("report run", 1, ("maps.npz", "run again"), write("run/maps.npz", "x")),
     "report in the way": Bad("report run", 1, ("can't write", "report.html"), _unreportable),
 }
 
 CONFIGS = {
     "config missing": Bad(f"{EVAL} --config c.yaml", 2, ("--config c.yaml", "no such file")),
     "config a folder": Bad(f"{EVAL} --config clf", 2, ("--config clf", "can't be read")),
-    "config not YAML": Bad(f"{EVAL} --config c.yaml", 2, ("--config c.yaml", "YAML"), _write("c.yaml", "limit: [1")),
-    "config not UTF-8": Bad(f"{EVAL} --config c.yaml", 2, ("--config c.yaml", "utf-8"), _write("c.yaml", b"a: \xff")),
+    "config not YAML": Bad(f"{EVAL} --config c.yaml", 2, ("--config c.yaml", "YAML"), write("c.yaml", "limit: [1")),
+    "config not UTF-8": Bad(f"{EVAL} --config c.yaml", 2, ("--config c.yaml", "utf-8"), write("c.yaml", b"a: \xff")),
     "config a list": Bad(
-        f"{EVAL} --config c.yaml", 2, ("--config c.yaml", "option names and values", "list"), _write("c.yaml", "- 1")
+        f"{EVAL} --config c.yaml", 2, ("--config c.yaml", "option names and values", "list"), write("c.yaml", "- 1")
     ),
-    "config unknown key": Bad(f"{EVAL} --config c.yaml", 2, ("'lmit'", "limit"), _write("c.yaml", "lmit: 3")),
-    "config in config": Bad(f"{EVAL} --config c.yaml", 2, ("'config'",), _write("c.yaml", "config: d.yaml")),
-    "config wrong type": Bad(f"{EVAL} --config c.yaml", 2, ("limit", "ten"), _write("c.yaml", "limit: ten")),
-    "config number for names": Bad(f"{RUN} --config c.yaml", 2, ("methods", "3"), _write("c.yaml", "methods: 3")),
-    "config numbers in names": Bad(f"{RUN} --config c.yaml", 2, ("methods", "1"), _write("c.yaml", "methods: [1]")),
-    "config list for a number": Bad(f"{EVAL} --config c.yaml", 2, ("limit",), _write("c.yaml", "limit: [1, 2]")),
-    "config mapping for names": Bad(f"{EVAL} --config c.yaml", 2, ("drop",), _write("c.yaml", "drop: {a: b}")),
-    "config bad value": Bad(f"{EVAL} --config c.yaml", 2, ("--limit", "not 0"), _write("c.yaml", "limit: 0")),
+    "config unknown key": Bad(
+        f"{EVAL} --config c.yaml", 2, ("'lmit'", "did you mean", "limit"), write("c.yaml", "lmit: 3")
+    ),
+    "config in config": Bad(f"{EVAL} --config c.yaml", 2, ("'config'",), write("c.yaml", "config: d.yaml")),
+    "config wrong type": Bad(f"{EVAL} --config c.yaml", 2, ("limit", "ten"), write("c.yaml", "limit: ten")),
+    "config number for names": Bad(f"{RUN} --config c.yaml", 2, ("methods", "3"), write("c.yaml", "methods: 3")),
+    "config numbers in names": Bad(f"{RUN} --config c.yaml", 2, ("methods", "1"), write("c.yaml", "methods: [1]")),
+    "config list for a number": Bad(f"{EVAL} --config c.yaml", 2, ("limit",), write("c.yaml", "limit: [1, 2]")),
+    "config mapping for names": Bad(f"{EVAL} --config c.yaml", 2, ("drop",), write("c.yaml", "drop: {a: b}")),
+    "config bad value": Bad(f"{EVAL} --config c.yaml", 2, ("--limit", "not 0"), write("c.yaml", "limit: 0")),
 }
 
 BAD = {**CHECKPOINTS, **DATA, **OPTIONS, **FOLDERS, **CONFIGS}
 
 
-def _contents(folder: Path) -> dict[str, bytes | None]:
-    """Every file below a folder with its bytes, every folder with None."""
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
-
-
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input(name: str, sandbox: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    line, code, says, spoil = BAD[name]
-    spoil(sandbox)
-    before = _contents(sandbox)
-    outcome = call(line)
-    assert outcome.err.startswith("attnprobe: error: ")
-    assert outcome.err.count("\n") == 1
-    assert outcome.err.endswith("\n")
-    assert "Traceback" not in outcome.err
-    for fragment in says:
-        assert fragment in outcome.err
-    assert (outcome.code, outcome.out) == (code, "")
-    assert _contents(sandbox) == before
-    assert len(outcome.err) < 600
+    require_refused(BAD[name], sandbox, call)

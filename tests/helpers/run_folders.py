@@ -35,6 +35,9 @@ UNITS: dict[str, tuple[str, ...]] = {
     "mass": ("share", "density"),
     "learned": ("gate",),
 }
+DEFAULT = ("ablation", "integrated-gradients", "taylor", "mass")
+"""The methods of a run that names none."""
+
 LEVELS = ("class", "site", "head", "class_site")
 
 
@@ -44,7 +47,7 @@ def write_run_folder(
     sites: int = 6,
     heads: int = 12,
     length: int = 24,
-    methods: Sequence[str] = tuple(UNITS),
+    methods: Sequence[str] = DEFAULT,
     without: Sequence[str] = (),
     class_heads: bool = False,
     checkpoint: str = "minilm-trec",
@@ -118,7 +121,7 @@ def importance_table(
     random: np.random.Generator,
     sites: int = 6,
     heads: int = 12,
-    methods: Sequence[str] = tuple(UNITS),
+    methods: Sequence[str] = DEFAULT,
     *,
     class_heads: bool = False,
 ) -> pd.DataFrame:

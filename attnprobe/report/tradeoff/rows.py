@@ -88,10 +88,10 @@ def _target_table(study: Study, means: Sequence[Mean], *, caption: str) -> Table
         "Cell sparsity",
         "Nominal sparsity",
         "Block sparsity",
-        "In training, before the threshold",
+        "Before threshold",
         "Steps",
         "Seconds",
-        "Seeds or draws",
+        "Runs",
     ]
     return Table(caption=caption, columns=columns, rows=[_row(mean) for mean in means])
 
