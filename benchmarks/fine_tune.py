@@ -1,4 +1,4 @@
-"""Fine-tune a checkpoint without a head, plainly: where a report needs a task that no checkpoint at hand was trained for.
+"""Fine-tune a checkpoint without a head, plainly: for reports on tasks that no checkpoint at hand was trained for.
 
     python -m benchmarks.fine_tune CKPT TASK TRAIN_FILE FOLDER [EPOCHS]
 
@@ -22,7 +22,7 @@ from attnprobe.data.files import read_file
 from attnprobe.data.sources import DataOptions, load_examples
 from attnprobe.data.tasks import find_task
 from attnprobe.scoring import first_output
-from attnprobe.sparsify.learning import training_order
+from attnprobe.sparsify.lesson import training_order
 
 BATCH, RATE, LENGTH = 32, 5e-5, 64
 

@@ -25,11 +25,11 @@ from attnprobe.masks.patterns import PATTERNS
 from attnprobe.masks.relaxations import RELAXATIONS
 from attnprobe.options import GateOptions, ModelOptions
 from attnprobe.report.tradeoff.merging import FORMATS
-from attnprobe.sparsify.learning import AVERAGING, COOLING
 from attnprobe.sparsify.methods import METHODS as MASK_METHODS
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.run import FILES as SPARSIFY_FILES
 from attnprobe.sparsify.run import MODEL
+from attnprobe.sparsify.schedule import AVERAGING, COOLING
 from attnprobe.sparsify.sweep import OPEN
 from attnprobe.sparsify.tables import COLUMNS
 from cli import COMMANDS

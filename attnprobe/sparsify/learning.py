@@ -2,264 +2,41 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from attnprobe.attention import AttentionCall, AttentionSession
-from attnprobe.data.batches import Batch, Encoded
+from attnprobe.attention import AttentionSession
 from attnprobe.distributed import is_main, share, wait_for_all
 from attnprobe.errors import MissingDependencyError, TrainingError, UsageError
-from attnprobe.masks.applying import PassReader, of_queries
 from attnprobe.masks.gates import Gates
-from attnprobe.masks.mask import Mask, spread
-from attnprobe.masks.tokens import TokenRules
-from attnprobe.objectives import Objective, Prepared
+from attnprobe.masks.mask import Mask
 from attnprobe.quiet import quiet_transformers
-from attnprobe.scoring import first_output, scored_output
+from attnprobe.sparsify.learner import Learner, gated
+from attnprobe.sparsify.lesson import DenseOutputs, Lesson, training_order
 from attnprobe.sparsify.options import SparsifyOptions
+from attnprobe.sparsify.schedule import AVERAGING, Schedule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-COOLING = 0.1
-"""Share of the gates' steps, the last, in which their temperature and learning rate fall."""
-
-AVERAGING = 0.97
-"""Decay of the running average of the logits, from the step on in which the density is the target's."""
-
-PAPER_SHIFT = 1e4
-"""What SparseBERT's code takes from the score of a closed cell."""
-
 PAPER_LAMBDA = 1e-4
 """Its price of a gate, the milder of the two it reports."""
 
-_MEGABATCH = 50
-"""Batches whose rows are sorted by length together: less padding, and still a different mixture in every batch."""
-
-_KEEP_LABELS = 256
-"""Dense outputs of more columns than this are computed anew instead of being kept."""
-
 DIVERGED = (
-    "the training diverged, its loss or what it trains is no number any more: lower --learning-rate or "
-    "--gate-learning-rate, or train without --fp16"
+    "the training diverged, its loss or what it trains is no number any more: lower --learning-rate, "
+    "--gate-learning-rate or --lambda, raise the temperatures, or train without --fp16"
 )
 
 _WHOLE = "attnprobe-whole"
 """Stands in a checkpoint that every process has written to its end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """What is trained on.
-
-    Attributes:
-        encoded: the training data.
-        rows: the rows of it that may be used.
-        objective: what the output is scored by.
-        rules: how positions are told.
-    """
-
-    encoded: Encoded
-    rows: Sequence[int]
-    objective: Objective
-    rules: TokenRules
-
-    def collate(self, rows: list[int]) -> dict[str, Tensor]:
-        """Some rows as the objective scores them, as flat named tensors."""
-        return _flat(self.objective.prepare(self.encoded.batch(rows)))
-
-
-def _flat(prepared: Prepared) -> dict[str, Tensor]:
-    tensors = {f"input_{name}": tensor for name, tensor in prepared.inputs.items()}
-    tensors |= {"rows": prepared.batch.indices, "special": prepared.batch.special}
-    if prepared.labels is not None:
-        tensors["labels"] = prepared.labels
-    return tensors
-
-
-def _prepared(tensors: dict[str, Tensor]) -> Prepared:
-    inputs = {n.removeprefix("input_"): tensor for n, tensor in tensors.items() if n.startswith("input_")}
-    labels = tensors.get("labels")
-    batch = Batch(indices=tensors["rows"], inputs=inputs, labels=labels, special=tensors["special"], segments=None)
-    return Prepared(batch=batch, inputs=inputs, labels=labels)
-
-
-class DenseOutputs:
-    """The dense model's scored outputs on training rows.
-
-    A row's output depends in its last digits on the rows beside it in a batch. So that a training does not depend on
-    what this process did before, outputs are kept from batches of their own, and never from those of a training.
-
-    Attributes:
-        model: the dense model: the one that is trained where its weights stay, else a copy.
-    """
-
-    def __init__(self, model: PreTrainedModel, objective: Objective) -> None:
-        self.model, self.objective = model, objective
-        self._tables: dict[tuple[int, ...], Tensor | None] = {}
-        self._table: Tensor | None = None
-
-    def keep(self, lesson: Lesson, rows: Sequence[int], batch_size: int) -> None:
-        """Compute the outputs of these rows, where they are small; :meth:`of` is then asked for no others."""
-        key = (batch_size, *sorted(set(rows)))
-        if key not in self._tables:
-            self._tables[key] = self._computed(lesson, key[1:], batch_size)
-        self._table = self._tables[key]
-
-    def _computed(self, lesson: Lesson, rows: Sequence[int], batch_size: int) -> Tensor | None:
-        """Outputs by number of the row, (all rows, columns); None where they are large, or by token."""
-        table: Tensor | None = None
-        for batch in map(lesson.encoded.batch, lesson.encoded.plan(batch_size, rows=rows)):
-            prepared = self.objective.prepare(batch.to(self.model.device))
-            output = self.now(prepared)
-            by_token = output.dim() > 2 or (prepared.labels is not None and prepared.labels.dim() > 1)
-            if by_token or output.shape[1] > _KEEP_LABELS:
-                return None
-            if table is None:
-                table = output.new_full((len(lesson.encoded), *output.shape[1:]), math.nan)
-            table[prepared.batch.indices] = output
-        return table
-
-    def of(self, prepared: Prepared) -> Tensor:
-        """Scored output of a batch of the rows that are kept, or of any batch where none are, without gradient."""
-        return self.now(prepared) if self._table is None else self._table[prepared.batch.indices]
-
-    def now(self, prepared: Prepared) -> Tensor:
-        """Scored output of any batch, computed anew, without gradient."""
-        with torch.no_grad():
-            return scored_output(self.model, self.objective, prepared)
-
-
-class Learner(nn.Module):
-    """What the Trainer trains: a model under gates (or under a fixed mask, or dense), and its loss.
-
-    Attributes:
-        model: the attached model.
-        gates: learnable gates; None where only weights are trained.
-    """
-
-    accepts_loss_kwargs = False  # the Trainer divides by the number of accumulated batches
-    _keys_to_ignore_on_save = None  # the Trainer asks for it where it loads a checkpoint
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        gates: Gates | None,
-        *,
-        objective: Objective,
-        dense: DenseOutputs | None,
-        train_weights: bool,
-        distill: float,
-        price: float | None,
-        paper_form: bool = False,
-    ) -> None:
-        super().__init__()
-        self.paper_form = paper_form
-        self.model, self.gates = model, gates
-        self.objective, self.dense = objective, dense
-        self.train_weights, self.distill, self.price = train_weights, distill, price
-        self.values: Tensor | None = None
-        """Gates in force: (sites, heads, gates seen + 2), drawn anew in each pass; None for the dense model."""
-        self.fixed: Mask | None = None
-
-    def train(self, mode: bool = True) -> Learner:
-        """As for any module, but frozen weights see no dropout."""
-        super().train(mode)
-        if not self.train_weights:
-            self.model.eval()
-        return self
-
-    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
-        """The mean loss of a batch, as ``loss``; tensors are those of :meth:`Lesson.collate`."""
-        prepared = _prepared(tensors)
-        if self.dense is not None:
-            self.values = None
-            prepared = prepared.with_dense(self.dense.of(prepared))
-        self.values = self.gates.draw() if self.gates is not None and self.fixed is None else None
-        output = self.objective.output(first_output(self.model, prepared.inputs), prepared)
-        loss = self._loss(output, prepared)
-        if self.gates is not None:
-            if self.fixed is not None:
-                loss = loss + 0.0 * self.gates.logits.sum()  # every process has a gradient for every parameter
-            elif self.price is not None:
-                loss = loss + self.price * self._bought()
-        return {"loss": loss}
-
-    def _bought(self) -> Tensor:
-        """What the price is for: the expected density; in the paper's form the sum of the gates as drawn."""
-        assert self.gates is not None
-        assert self.values is not None
-        return self.values[..., :-2].sum() if self.paper_form else self.gates.density().float()
-
-    def _loss(self, output: Tensor, prepared: Prepared) -> Tensor:
-        if prepared.dense is None:
-            return self.objective.loss(output, prepared).nanmean()
-        divergence = self.objective.divergence(output, prepared).nanmean()
-        if self.objective.kind == "fidelity" or self.distill == 1:
-            return divergence
-        return (1 - self.distill) * self.objective.loss(output, prepared).nanmean() + self.distill * divergence
-
-
-class Schedule:
-    """What is wanted when.
-
-    Attributes:
-        steps: optimizer steps in all.
-        gate_steps: steps in which gates learn; in the rest the mask is fixed.
-    """
-
-    def __init__(self, options: SparsifyOptions, density: float | None, *, settles: bool) -> None:
-        self.options, self.density = options, density
-        self.steps = options.max_steps
-        self.gate_steps = self.steps - (round(self.steps * options.settle) if settles else 0)
-
-    def wanted(self, step: int) -> float | None:
-        """Density wanted in a step: from 1 down to the target, falling fast first (Zhu & Gupta 2017)."""
-        if self.density is None:
-            return None
-        left = max(0.0, 1 - step / self.full) if self.full > 0 else 0.0
-        return self.density + (1 - self.density) * left**3
-
-    @property
-    def full(self) -> int:
-        """The step from which the density wanted is the target."""
-        return round(self.gate_steps * self.options.ramp)
-
-    @property
-    def cooling(self) -> int:
-        """The step from which temperature and gates' learning rate fall: what is undecided then is decided."""
-        return max(self.full, self.gate_steps - max(1, round(self.gate_steps * COOLING)))
-
-    def cooled(self, step: int) -> float:
-        """How far the cooling has gone, 0 to 1."""
-        return max(0.0, (step - self.cooling + 1) / max(1, self.gate_steps - self.cooling))
-
-    def gate_rate(self, step: int) -> float:
-        """Factor on the gates' learning rate."""
-        return 1.0 if self.options.paper_form else max(0.0, 1 - self.cooled(step))
-
-    def temperature(self, step: int) -> float:
-        """Temperature in a step: as it is at first, then falling geometrically while the gates cool."""
-        if self.options.paper_form:
-            return 1.0
-        first, last = self.options.temperature, self.options.final_temperature
-        return float(first * (last / first) ** min(1.0, self.cooled(step)))
-
-    def weight_rate(self, step: int) -> float:
-        """Factor on the weights' learning rate: up over the warm-up, then down to 0 in a line."""
-        warm = self.steps * self.options.warmup
-        return min(1.0, (step + 1) / warm if warm else 1.0) * (1 - step / self.steps)
 
 
 class _Conductor(TrainerCallback):  # type: ignore[misc]
@@ -502,63 +279,6 @@ def training_arguments(
     return arguments
 
 
-def training_order(
-    lengths: Sequence[int], rows: Sequence[int], *, batch_size: int, batches: int, seed: int
-) -> list[int]:
-    """The rows of all batches, end to end: passes over the data in random order, each batch of rows of like length.
-
-    Args:
-        lengths: tokens of every row of the data.
-        rows: those that may be used.
-        batch_size: rows in a batch.
-        batches: how many.
-        seed: the same seed gives the same order.
-    """
-    generator = np.random.default_rng(seed)
-    order: list[int] = []
-    while len(order) < batches * batch_size:
-        shuffled = generator.permutation(np.asarray(rows))
-        for start in range(0, len(shuffled), _MEGABATCH * batch_size):
-            mega = sorted(shuffled[start : start + _MEGABATCH * batch_size].tolist(), key=lambda row: lengths[row])
-            cut = [mega[at : at + batch_size] for at in range(0, len(mega), batch_size)]
-            if len(cut) > 1 and len(cut[-1]) < batch_size:  # a short batch would shift all that follow
-                cut.pop()
-            cut = [(batch * math.ceil(batch_size / len(batch)))[:batch_size] for batch in cut]
-            order += [row for at in generator.permutation(len(cut)) for row in cut[at]]
-    return order[: batches * batch_size]
-
-
-@contextmanager
-def gated(session: AttentionSession, learner: Learner, rules: TokenRules) -> Iterator[None]:
-    """Put the learner's gates, or its fixed mask, in force in every pass of its model."""
-    reader = PassReader(rules)
-
-    def values(call: AttentionCall) -> Tensor | None:
-        if learner.values is None or learner.gates is None:
-            return None
-        gates = learner.gates
-        index = reader.once("index", lambda: gates.index(reader.positions(call)))
-        return of_queries(spread(learner.values[call.site.index], index), call)
-
-    def gate(call: AttentionCall) -> Tensor | None:
-        if learner.fixed is not None:
-            return _fixed(learner.fixed, reader, call)
-        return None if learner.paper_form else values(call)
-
-    def shift(call: AttentionCall) -> Tensor | None:
-        drawn = values(call) if learner.paper_form else None
-        return None if drawn is None else -PAPER_SHIFT * (1 - drawn)
-
-    with reader.reading(session), session.gate(gate), session.shift(shift):
-        yield
-
-
-def _fixed(mask: Mask, reader: PassReader, call: AttentionCall) -> Tensor:
-    at = reader.positions(call)
-    cells = reader.once("cells", lambda: mask.cells(at))
-    return of_queries(mask.keep(at, call.site.index, cells), call)
-
-
 @contextmanager
 def _wanting_gradients(model: nn.Module, wanted: bool) -> Iterator[None]:
     """Ask for the weights' gradients, or for none; afterwards as before."""
@@ -586,10 +306,3 @@ def _last_checkpoint(folder: Path) -> str | None:
     """The last checkpoint that was written to its end."""
     whole = [mark.parent for mark in folder.glob(f"checkpoint-*/{_WHOLE}")]
     return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
-
-
-def dense_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of a model's weights that stays as it is, in eval mode and without gradients."""
-    twin = copy.deepcopy(model).eval()
-    twin.requires_grad_(False)
-    return twin

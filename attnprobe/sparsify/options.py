@@ -17,6 +17,8 @@ DIAGONAL_NAMES = ("free", "keep", "drop")
 TRAINABLE = ("gates", "all")
 ENGINES = ("local", "ray")
 SPLITS = ("train", "eval")
+LARGEST_RATE = 1000.0
+"""Of learning rates and weight decay: far beyond any use, and far from where float32 ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,8 +283,8 @@ def _require_ranges(options: SparsifyOptions) -> None:
     for flag, value, low, high in (
         ("--temperature", options.temperature, 0.0, math.inf),
         ("--final-temperature", options.final_temperature, 0.0, math.inf),
-        ("--gate-learning-rate", options.gate_learning_rate, 0.0, math.inf),
-        ("--learning-rate", options.learning_rate, 0.0, math.inf),
+        ("--gate-learning-rate", options.gate_learning_rate, 0.0, LARGEST_RATE),
+        ("--learning-rate", options.learning_rate, 0.0, LARGEST_RATE),
         ("--held-out", options.held_out, 0.0, 0.9),
     ):
         if not low < value <= high or math.isinf(value):
@@ -293,7 +295,7 @@ def _require_ranges(options: SparsifyOptions) -> None:
         ("--ramp", options.ramp, 1.0),
         ("--settle", options.settle, 0.9),
         ("--warmup", options.warmup, 1.0),
-        ("--weight-decay", options.weight_decay, math.inf),
+        ("--weight-decay", options.weight_decay, LARGEST_RATE),
         ("--max-grad-norm", options.max_grad_norm, math.inf),
         ("--max-drop", options.max_drop, 100.0),
         ("--num-cpus", options.num_cpus, math.inf),

@@ -26,7 +26,7 @@ from attnprobe.masks.tokens import TokenRules
 from attnprobe.objectives import Objective
 from attnprobe.options import ModelOptions
 from attnprobe.sparsify.controls import GateSums
-from attnprobe.sparsify.learning import DenseOutputs, Lesson, dense_copy
+from attnprobe.sparsify.lesson import DenseOutputs, Lesson, dense_copy
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.workbench import KIND_OF_HEAD, Workbench, prepare
 

@@ -163,10 +163,12 @@ OPTIONS = {
     "float16 on the CPU": Bad(f"{NEW} --fp16", 2, ("--fp16", "--device cpu", "--device cuda, or --bf16")),
     "weights in float16": Bad(f"{NEW} --train all --dtype float16", 2, ("--train all", "--dtype float16", "--bf16")),
     "drop below 0": Bad(f"{NEW} --max-drop -1", 2, ("--max-drop must be from 0 to 100", "not -1.0")),
-    "rate NaN": Bad(f"{NEW} --learning-rate nan", 2, ("--learning-rate must be above 0 and finite", "not nan")),
-    "rate infinite": Bad(f"{NEW} --gate-learning-rate inf", 2, ("--gate-learning-rate must be above 0", "not inf")),
-    "decay NaN": Bad(f"{NEW} --weight-decay nan", 2, ("--weight-decay must be at least 0 and finite", "not nan")),
-    "decay infinite": Bad(f"{NEW} --weight-decay inf", 2, ("--weight-decay must be at least 0 and finite", "not inf")),
+    "rate NaN": Bad(f"{NEW} --learning-rate nan", 2, ("--learning-rate must be above 0 and at most 1000", "not nan")),
+    "rate infinite": Bad(
+        f"{NEW} --gate-learning-rate inf", 2, ("--gate-learning-rate must be above 0 and at most", "not inf")
+    ),
+    "decay NaN": Bad(f"{NEW} --weight-decay nan", 2, ("--weight-decay must be from 0 to 1000", "not nan")),
+    "decay infinite": Bad(f"{NEW} --weight-decay inf", 2, ("--weight-decay must be from 0 to 1000", "not inf")),
     "CPUs without end": Bad(f"{NEW} --num-cpus inf", 2, ("--num-cpus must be at least 0 and finite", "not inf")),
     "address of no cluster": Bad(f"{NEW} --address 10.0.0.1:6379", 2, ("--address", "--engine ray")),
     "unknown integration": Bad(f"{NEW} --report-to pigeon", 2, ("--report-to: unknown 'pigeon'", "tensorboard")),
@@ -193,16 +195,16 @@ DATA = {
     "training label beyond the head": Bad(OTHER, 1, ("label 2 in row 2 of u.csv", "0 to 1"), _rows(1, 2)),
     "training label unknown": Bad(OTHER, 1, ("'joyful'", "u.csv", "negative, positive"), _rows("joyful")),
     "training file of other columns": Bad(
-        f"sparsify clf --task rte --eval-file pairs.csv --train-file t.csv {SCRATCH[22:]}",
+        f"sparsify clf {SCRATCH} --task sst2 --train-file pairs.csv --output-dir new",
         1,
-        ("'sentence1' in t.csv", "--text-column"),
+        ("no column 'sentence' in pairs.csv", "--text-column"),
     ),
     "fewer rows than a batch": Bad(
         f"{NEW} --per-device-batch-size 12",
         1,
-        ("t.csv has 12 rows", "less 1 held out", "a batch of 12", "--per-device-batch-size"),
+        ("t.csv has 12 rows to learn from", "less 1 held out", "a batch of 12", "--per-device-batch-size"),
     ),
-    "one row": Bad(f"{OTHER} --limit 1", 1, ("u.csv has 1 rows", "less 1 held out"), _rows(1)),
+    "one row": Bad(f"{OTHER} --limit 1", 1, ("u.csv has 1 rows to learn from", "less 1"), _rows(1)),
     "empty training text": Bad(GPT2, 1, ("row 2 of u.csv has no tokens", "remove the row"), _texts("a cat", "")),
     "texts of one token": Bad(
         f"{GPT2} --methods dam,window", 1, ("u.csv has no token that causal_lm can be scored on", "longer"), _texts("a")
@@ -218,8 +220,16 @@ FOLDERS = {
     "resume with other options": Bad(
         f"{SWEEP} --output-dir sweep --resume --seeds 7", 2, ("(seeds: [] then, ['7'] now)", "--overwrite")
     ),
-    "resume with other training data": Bad(
-        f"{SWEEP} --output-dir sweep --resume", 2, ("training.digest", "then", "--overwrite"), write("t.csv", "")
+    "resume with another training file": Bad(
+        f"{SWEEP.replace('t.csv', './t.csv')} --output-dir sweep --resume",
+        2,
+        ("train_file: 't.csv' then, './t.csv' now", "--overwrite"),
+    ),
+    "resume with other training rows": Bad(
+        f"{SWEEP} --output-dir sweep --resume",
+        2,
+        ("training.digest", "then", "--overwrite"),
+        write("t.csv", "sentence,label\n" + "a cat,0\na dog,1\n" * 6),
     ),
     "resume another command": Bad(
         f"{SWEEP} --output-dir run --resume", 2, ("run holds a run of `importance`", "--output-dir", "--overwrite")
@@ -236,7 +246,7 @@ FOLDERS = {
         _exported,
     ),
     "overwrite the data": Bad(
-        "importance clf --eval-file run/heads.csv --text-column method --objective fidelity --output-dir run "
+        "importance clf --eval-file run/heads.csv --text-column site --objective fidelity --output-dir run "
         "--overwrite --methods mass",
         2,
         ("--overwrite would remove run/heads.csv", "choose another --output-dir"),
@@ -331,14 +341,15 @@ def test_too_few_rows_for_an_interval(sandbox: Path, call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", ["--train all --learning-rate 1e30 --max-steps 3", "--train all --learning-rate 1e38"]
+    "options", ["--train all --learning-rate 1e30", "--lambda 1e39", "--lambda 1e39 --logging-steps 1"]
 )
-def test_a_training_that_diverges(options: str, sandbox: Path, call: Call) -> None:
+def test_a_training_that_diverges(options: str, sandbox: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """No row, no report, no export of what is no number; what was made before is kept."""
-    outcome = call(f"{NEW.replace('--methods dam', '--methods window,dam')} {options} --logging-steps 1")
+    monkeypatch.setattr("attnprobe.sparsify.options.LARGEST_RATE", 1e30)
+    outcome = call(f"{NEW} --methods window,dam {options}")
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1
-    assert "the training diverged" in outcome.err
+    assert outcome.err.startswith("attnprobe: error: the training diverged")
     assert "lower --learning-rate" in outcome.err
     assert json.loads((sandbox / "new/run.json").read_text())["status"] == "running"
     assert {path.name for path in (sandbox / "new").iterdir()} == {"run.json", "partial"}
@@ -358,7 +369,7 @@ def test_overwriting_takes_the_earlier_export_away(sandbox: Path, call: Call) ->
 
 def test_targets_that_are_one_are_one_point(sandbox: Path, call: Call) -> None:
     assert call(f"{NEW} --methods window --target-sparsity 0.9,90%,0.9000001").code == 0
-    assert (sandbox / "new/tradeoff.csv").read_text().count("window") == 1
+    assert (sandbox / "new/tradeoff.csv").read_text().count("window-0.9,") == 1
 
 
 def test_evaluate_of_texts_without_a_loss(sandbox: Path, call: Call) -> None:

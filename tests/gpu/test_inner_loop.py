@@ -13,7 +13,7 @@ import torch
 from attnprobe.data.sources import DataOptions
 from attnprobe.masks.gates import Gates
 from attnprobe.options import ModelOptions
-from attnprobe.sparsify.learning import Learner, gated
+from attnprobe.sparsify.learner import Learner, gated
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.points import Point
 from attnprobe.sparsify.setting import Setting, opened

@@ -17,7 +17,7 @@ from attnprobe.masks.granularity import Granularity
 from attnprobe.masks.sparsity import count_gates
 from attnprobe.masks.tokens import TokenRules
 from attnprobe.objectives import SequenceTask
-from attnprobe.sparsify.learning import Learner, gated
+from attnprobe.sparsify.learner import Learner, gated
 from tests.helpers import families
 from tests.helpers.families import family
 from tests.helpers.probing import CLS, HEADS, ROWS, SEP, SITES, Row, batch_of, tiny_bert
