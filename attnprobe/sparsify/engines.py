@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,11 +57,11 @@ class Engine:
     """A place to make points.
 
     Attributes:
-        require: raises where it can't be used; asked before anything is opened.
+        ready: a context in which it can be used, entered before anything is opened; raises where it can't be used.
         make: gives each point as soon as it is made, the dense model first; each is kept before the next is asked for.
     """
 
-    require: Callable[[SparsifyOptions, ModelOptions], None]
+    ready: Callable[[SparsifyOptions, ModelOptions], AbstractContextManager[None]]
     make: Callable[[Job, Sequence[Point]], Generator[Made, None, None]]
 
 
@@ -79,9 +80,11 @@ def _make(job: Job, points: Sequence[Point]) -> Generator[Made, None, None]:
         yield Made(point=point, outcome=outcome, weights=weights)
 
 
-def _require(options: SparsifyOptions, model: ModelOptions) -> None:
+@contextmanager
+def _ready(options: SparsifyOptions, model: ModelOptions) -> Iterator[None]:
     del options, model
+    yield
 
 
-LOCAL = Engine(require=_require, make=_make)
+LOCAL = Engine(ready=_ready, make=_make)
 """In this process, or in all that train together, one by one."""

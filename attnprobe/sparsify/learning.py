@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PAPER_LAMBDA = 1e-4
-"""Its price of a gate, the milder of the two it reports."""
+"""Price of a gate in the milder of the two runs that SparseBERT reports."""
 
 DIVERGED = (
     "the training diverged, its loss or what it trains is no number any more: lower --learning-rate, "

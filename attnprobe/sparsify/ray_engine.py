@@ -38,7 +38,10 @@ logger = logging.getLogger(__name__)
 TRIES = 3
 """How often a point is begun at most, when its worker is lost each time."""
 
-_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0
+
+_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The frame that either side of HTTP/2 begins with: its length, its kind, flags, stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,37 +67,37 @@ class Order:
     version: str = __version__
 
 
-def _require(options: SparsifyOptions, model: ModelOptions) -> None:
-    """Raises: MissingDependencyError, UsageError, EngineError (nothing answers at the address)."""
+@contextmanager
+def _ready(options: SparsifyOptions, model: ModelOptions) -> Iterator[None]:
+    """Be connected to Ray, at an address or on a local instance; one that is in use already stays so.
+
+    Raises:
+        EngineError: nothing like Ray answers at the address.
+        MissingDependencyError: Ray is not installed.
+        UsageError: no machine can give what a point asks for.
+    """
     if processes() > 1:
         raise UsageError("--engine ray starts processes of its own: start the command without torchrun or launch")
     if model.device != "cpu" and not options.num_gpus:
         raise UsageError(
             f"--engine ray hides GPUs from points that ask for none: give --num-gpus beside --device {model.device}"
         )
-    if not _import_ray().is_initialized() and _address(options):
-        _require_listening(_address(options))
+    ray = _import_ray()
+    address = options.address or os.environ.get("RAY_ADDRESS", "")
+    with ExitStack() as stack:
+        if not ray.is_initialized():
+            _connect(ray, address)
+            stack.callback(ray.shutdown)
+        _require_room(options, own=address in ("", "local"))
+        yield
 
 
 def _make(job: Job, points: Sequence[Point]) -> Generator[Made, None, None]:
-    """Make the points in tasks on a Ray cluster, or on a local instance of Ray; they come as they end.
+    """Make the points in tasks; they come as they end.
 
     Raises:
         AttnProbeError: as a worker met it; EngineError where a worker fails otherwise, or is lost too often.
-        UsageError: no machine can give what a point asks for.
     """
-    options = job.setting.options
-    with _connected(_address(options)) as own:
-        _require_room(options, own=own)
-        yield from _made(job, points)
-
-
-def _address(options: SparsifyOptions) -> str:
-    """The cluster's address, as `ray.init` finds it; empty where a local instance is started."""
-    return options.address or os.environ.get("RAY_ADDRESS", "")
-
-
-def _made(job: Job, points: Sequence[Point]) -> Generator[Made, None, None]:
     import ray
     from ray.exceptions import RayError, RayTaskError
 
@@ -159,25 +162,16 @@ def _require_tries_left(point: Point, begun: int, error: Exception) -> None:
     logger.warning("%s: it is tried again (%s of %s)", lost, begun + 1, TRIES)
 
 
-@contextmanager
-def _connected(address: str) -> Iterator[bool]:
-    """Be connected to Ray; one that is in use already stays so. Gives whether the instance is of this process alone."""
-    ray = _import_ray()
-    if ray.is_initialized():
-        yield False
-        return
+def _connect(ray: Any, address: str) -> None:
+    _require_answer(address)
     quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray.init(address=address or "local", **quiet, **({} if address else {"include_dashboard": False}))
     except Exception as error:  # Ray raises errors of every kind
-        where = "start Ray here" if not address else f"reach the Ray cluster at {address}"
+        where = "start Ray here" if not address else f"reach the Ray cluster at --address {address}"
         raise EngineError(f"can't {where}: {first_line(error)}; see --address, or give --engine local") from error
-    try:
-        yield address in ("", "local")
-    finally:
-        ray.shutdown()
 
 
 def _import_ray() -> Any:
@@ -192,18 +186,25 @@ def _import_ray() -> Any:
     return ray
 
 
-def _require_listening(address: str) -> None:
-    """See that something listens at ``host:port``, which Ray itself would wait for long. Raises: EngineError."""
+def _require_answer(address: str) -> None:
+    """See that something at ``host:port`` speaks as Ray does (HTTP/2): Ray itself would wait for minutes.
+
+    Raises: EngineError.
+    """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not (colon and port.isdecimal()):
+    if not (colon and port.isdecimal()) or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS)
+            reason = "" if connection.recv(9)[3:4] == _SETTINGS[3:4] else "what answers is not Ray"
     except (OSError, OverflowError, UnicodeError) as error:
+        reason = first_line(error)
+    if reason:
         raise EngineError(
-            f"no Ray cluster answers at --address {address} ({first_line(error)}); start one with `ray start --head`, "
-            "or leave --address out"
-        ) from error
+            f"no Ray cluster answers at --address {address} ({reason}); start one with `ray start --head`, "
+            "give the address that it says, or leave --address out"
+        )
 
 
 def _require_room(options: SparsifyOptions, *, own: bool) -> None:
@@ -288,5 +289,5 @@ def _training_folder(order: Order, point: Point) -> Iterator[Path]:
         yield Path(folder)
 
 
-RAY = Engine(require=_require, make=_make)
+RAY = Engine(ready=_ready, make=_make)
 """In tasks on a Ray cluster."""

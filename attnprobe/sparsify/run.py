@@ -92,8 +92,7 @@ def run_sparsify(
     take_device(model.device)
     require_trainable(model, options)
     require_integrations(options.report_to)
-    ENGINES[options.engine].require(options, model)
-    with opened(name, data, model, options) as setting:
+    with ENGINES[options.engine].ready(options, model), opened(name, data, model, options) as setting:
         points = plan_points(options, model.seed)
         require_reachable(setting, points)
         run = _open(setting, name, data, output_dir, mode, command_line)

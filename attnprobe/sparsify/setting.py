@@ -184,10 +184,14 @@ def opened(name: str, data: DataOptions, model: ModelOptions, options: SparsifyO
         raise UsageError("no data to learn from: give --train-file beside --eval-file")
     bench = prepare(name, data, model)
     training = read_training(bench, data)
-    bench = _warned(bench, missing_classes(training, bench.checkpoint.head.num_labels))
     dense_model = open_dense(bench.checkpoint.model, options)
     with bench.attached() as session:
-        yield Setting(bench, session, training, options, model, dense_model)
+        setting = Setting(bench, session, training, options, model, dense_model)
+        missing = missing_classes(training, bench.checkpoint.head.num_labels)
+        if missing:
+            logger.warning("%s", missing)
+            setting.bench = replace(bench, warnings=(*bench.warnings, missing))
+        yield setting
 
 
 def read_training(bench: Workbench, data: DataOptions) -> Examples:
@@ -249,13 +253,6 @@ def with_a_loss(encoded: Encoded, objective: Objective, rows: Sequence[int], *, 
     if not scored:
         raise DataError(f"{source} has no token that {objective.kind} can be scored on: give longer or labelled rows")
     return scored
-
-
-def _warned(bench: Workbench, warning: str | None) -> Workbench:
-    if warning is None:
-        return bench
-    logger.warning("%s", warning)
-    return replace(bench, warnings=(*bench.warnings, warning))
 
 
 def open_dense(model: PreTrainedModel, options: SparsifyOptions) -> PreTrainedModel | None:

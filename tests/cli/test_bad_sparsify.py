@@ -220,11 +220,6 @@ FOLDERS = {
     "resume with other options": Bad(
         f"{SWEEP} --output-dir sweep --resume --seeds 7", 2, ("(seeds: [] then, ['7'] now)", "--overwrite")
     ),
-    "resume with another training file": Bad(
-        f"{SWEEP.replace('t.csv', './t.csv')} --output-dir sweep --resume",
-        2,
-        ("train_file: 't.csv' then, './t.csv' now", "--overwrite"),
-    ),
     "resume with other training rows": Bad(
         f"{SWEEP} --output-dir sweep --resume",
         2,
@@ -246,8 +241,7 @@ FOLDERS = {
         _exported,
     ),
     "overwrite the data": Bad(
-        "importance clf --eval-file run/heads.csv --text-column site --objective fidelity --output-dir run "
-        "--overwrite --methods mass",
+        "importance mlm --eval-file run/heads.csv --text-column site --output-dir run --overwrite --methods mass",
         2,
         ("--overwrite would remove run/heads.csv", "choose another --output-dir"),
     ),

@@ -26,7 +26,7 @@ class Kind(NamedTuple):
         data: the data's file, and its contents.
         options: of the command.
         metric: that is to be measured.
-        coarse: share of the cells that one gate may govern.
+        coarse: share of the cells that one gate may govern; 1: the mask is learnt without a target.
         absent: a class of cells that the data has none of.
     """
 
@@ -116,11 +116,11 @@ def test_every_kind(name: str, sandbox: Path, call: Call) -> None:
     assert outcome.code == 0, outcome.err
     assert all(line.startswith(("attnprobe: info: ", "attnprobe: warning: ")) for line in outcome.err.splitlines())
     table = pd.read_csv(sandbox / "new/tradeoff.csv").set_index("method")
-    assert sorted(table.index) == ["dam", "dense", "random", "window"]
+    assert sorted(set(table.index)) == ["dam", "dense", "random", "window"]
     assert set(table["metric_name"]) == {kind.metric}
     assert np.isfinite(table[["value", "loss", "dense", "cell_sparsity", "nominal_sparsity"]]).all(axis=None)
-    for method in ("dam", "random"):
-        missed = table.loc[method, "counted_sparsity"] - TARGET
+    for method in ("dam", "random") if kind.coarse < 1 else ("random",):
+        missed = float(table["counted_sparsity"][method]) - TARGET
         assert -0.01 <= missed <= kind.coarse
     assert table[f"kept_{kind.absent}"].isna().all()
     assert (sandbox / "new/report.html").is_file()
@@ -133,5 +133,5 @@ def test_a_decoder_is_exported(sandbox: Path, call: Call) -> None:
     """By the one command, and measured again by another."""
     line = f"{_line(KINDS['llama'], sandbox)} --methods window --held-out 0.5 --max-drop 100"
     assert "model: new/model" in call(line).out
-    value = float(pd.read_csv(sandbox / "new/tradeoff.csv").set_index("method").loc["window", "loss"])
+    value = float(pd.read_csv(sandbox / "new/tradeoff.csv").set_index("method")["loss"]["window"])
     assert f'"loss": {value:.4f}'[:-1] in call("evaluate new/model --eval-file d.txt").out

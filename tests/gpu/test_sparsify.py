@@ -41,7 +41,7 @@ def test_a_sweep_learns_and_exports(
     )
     rows = pd.read_csv(out / "tradeoff.csv").set_index("method")
     assert np.isfinite(rows.loc["dam", ["value", "loss", "cell_sparsity"]].astype(float)).all()
-    assert rows.loc["dam", "train_sparsity"] == pytest.approx(0.6, abs=0.03)
+    assert rows.loc["dam", "counted_sparsity"] == pytest.approx(0.6, abs=0.03)
     assert json.loads((out / "run.json").read_text())["summary"]["exported"]
     here = attnprobe.load(out / "model").to(device)
     there = attnprobe.load(out / "model")

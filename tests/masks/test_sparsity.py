@@ -15,7 +15,7 @@ from attnprobe.masks.mask import DIAGONALS, GateMask, JointMask, Mask, PatternMa
 from attnprobe.masks.sparsity import Account, GateCounts, account, count_gates, full_row
 from attnprobe.masks.tokens import TokenRules
 from tests.helpers.ragged import CAUSAL, CLS, PLAIN, SEP, TEXTS, positions_of, rules_of
-from tests.masks.test_mask import HEADS, MASKS, SITES, kept, random_gates
+from tests.masks.kept import HEADS, MASKS, SITES, kept, random_gates
 from tests.references import masks as reference
 from tests.references.masks import Text
 

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -137,6 +138,12 @@ class TestErrors:
             sweep(ground, "lost", engine="ray", methods=("dam",))
 
 
+@pytest.mark.usefixtures("two_workers")
+def test_ray_answers() -> None:
+    """The address of the instance that runs passes; the dashboard's would not."""
+    ray_engine._require_answer(ray.get_runtime_context().gcs_address)
+
+
 def test_another_version(ground: Path) -> None:
     order = Order(name="x", data=None, model=None, options=None, run=ground, started="", version="0")  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="the sweep was started by 0: install the same version on every machine"):
@@ -160,15 +167,53 @@ def test_under_a_launcher(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None
         sweep(ground, "never", engine="ray")
 
 
-@pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_no_cluster_at_the_address(scheme: str, ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if Ray were not in use."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+
+
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_nothing_at_the_address(scheme: str, ground: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"{scheme}127.0.0.1:{server.getsockname()[1]}"
     began = time.monotonic()
-    with pytest.raises(EngineError, match=f"no Ray cluster answers at --address {address} .* `ray start --head`"):
+    with pytest.raises(EngineError, match=rf"no Ray cluster answers at --address {address} \(.*\); start one with"):
         sweep(ground, "never", engine="ray", address=address)
     assert time.monotonic() - began < 3
+    assert not (ground / "never").exists()
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_something_else_at_the_address(ground: Path) -> None:
+    """Such as the dashboard, or any other server of the web."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(100)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(EngineError, match=r"no Ray cluster .* \(what answers is not Ray\); .* that it says"):
+            sweep(ground, "never", engine="ray", address=f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize("address", ["auto", "nonsense"])
+def test_an_address_that_ray_refuses(address: str, ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("Could not find any running Ray instance.\nMore.")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(
+        EngineError, match=rf"can't reach the Ray cluster at --address {address}: Could not .* instance\.;"
+    ):
+        sweep(ground, "never", engine="ray", address=address)
     assert not (ground / "never").exists()
 
 
@@ -193,4 +238,4 @@ def test_room(alive: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
 
 def test_a_gpu_that_was_not_asked_for() -> None:
     with pytest.raises(UsageError, match="give --num-gpus beside --device cuda"):
-        ENGINES["ray"].require(SparsifyOptions(engine="ray"), ModelOptions(device="cuda"))
+        ENGINES["ray"].ready(SparsifyOptions(engine="ray"), ModelOptions(device="cuda")).__enter__()
