@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_PATIENCE = 5.0
+_PATIENCE = 15.0
 """Seconds that the other processes hold an error back. Launchers end them sooner where the main one failed too."""
 
 

@@ -1,8 +1,8 @@
 """Learn a gate for every cell of the frozen model; importance is what is left of the gates (Shi et al. 2021).
 
 SparseBERT's own analysis gives every head and cell (i, j) a number alpha, P = sigmoid(alpha), without noise, and reads
-off the mean P of each position class. Here alpha starts at 0, as there, so that every gate starts at 0.5, and a few
-steps of gradient descent minimise
+off the mean P of each position class. Here alpha starts at 0 (there: very near it), so that every gate starts at 0.5,
+and a few dozen steps minimise
 
     mean loss of the examples with p_ij P_ij in place of p_ij  +  price * worth * mean P
 
@@ -113,9 +113,8 @@ def measure(context: Context, item: Item) -> Measurement:
     cells, index = item.cells, _index(context, item)
     measured = (cells.map >= 0).unsqueeze(1)
     by_class, by_offset, whole = [], [], []
-    for site in gates:
-        values = _with_end(site.unsqueeze(0))[0]
-        values = spread(values, index) * measured
+    for site in _with_end(gates):
+        values = spread(site, index) * measured
         by_class.append(cells.by_class(values))
         by_offset.append(cells.by_offset(values.mean(1)))
         whole.append(values.sum((2, 3)))

@@ -89,10 +89,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         for flag, name in (
             ("--temperature", "temperature"),
             ("--final-temperature", "final_temperature"),
+        )
+        for value in (0.0, -1.0, NAN, INFINITE)
+    },
+    **{
+        f"{flag} {value}": ({name: value}, f"{flag} must be above 0 and at most 1000, not {value}")
+        for flag, name in (
             ("--gate-learning-rate", "gate_learning_rate"),
             ("--learning-rate", "learning_rate"),
         )
-        for value in (0.0, -1.0, NAN, INFINITE)
+        for value in (0.0, -1.0, 1001.0, NAN, INFINITE)
+    },
+    **{
+        f"--weight-decay {value}": ({"weight_decay": value}, f"--weight-decay must be from 0 to 1000, not {value}")
+        for value in (-0.1, 1001.0, NAN, INFINITE)
     },
     **{
         f"held out {value}": (
@@ -115,7 +125,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     **{
         f"{flag} {value}": ({name: value}, f"{flag} must be at least 0 and finite, not {value}")
         for flag, name in (
-            ("--weight-decay", "weight_decay"),
             ("--max-grad-norm", "max_grad_norm"),
             ("--num-cpus", "num_cpus"),
             ("--num-gpus", "num_gpus"),
