@@ -12,7 +12,7 @@ the unit of the loss. At a price of 1 a gate pays if it is worth more than the a
 Departures, and why:
 
 - P multiplies the probabilities; the paper's code adds -c (1 - P) to the scores, with c = 10,000. Both are 0 at P = 0
-  and the checkpoint at P = 1, but with such a c any other P is as good as 0.
+  and the checkpoint at P = 1, but with such a c a gate a thousandth below the best of its row is as good as closed.
 - Rows are *not* renormalised, as in :mod:`attnprobe.importance.integrated_gradients`, for the same reason. Renormalised
   (and softmax renormalises the paper's form), a row does not change when all its gates fall together. The loss then
   says nothing on the size of P, and nothing on whether a whole row is needed; a price moves all gates down that one
