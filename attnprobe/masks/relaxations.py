@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnprobe.errors import UsageError
-
 SMOOTHNESS = 2 / 3
 """Temperature of the hard-concrete distribution as published."""
 
@@ -90,9 +88,3 @@ def logistic_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor
     uniform = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float32)
     uniform = uniform.clamp(1e-6, 1 - 1e-6)
     return uniform.log() - torch.log1p(-uniform)
-
-
-def require_temperature(tau: float) -> None:
-    """Raises: UsageError for a temperature that is not above 0."""
-    if not (math.isfinite(tau) and tau > 0):
-        raise UsageError(f"--temperature must be above 0 and finite, not {tau}: at 0 the gates have no gradient")

@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 TRIES = 3
 """How often a point is begun at most, when its worker is lost each time."""
 
+_QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Environment that Ray reads where it is imported: without it, it writes what happens to workers on stdout."""
+
 _ANSWER_SECONDS = 5.0
 
 _SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -170,13 +173,17 @@ def _connect(ray: Any, address: str) -> None:
             warnings.simplefilter("ignore")
             ray.init(address=address or "local", **quiet, **({} if address else {"include_dashboard": False}))
     except Exception as error:  # Ray raises errors of every kind
-        where = "start Ray here" if not address else f"reach the Ray cluster at --address {address}"
-        raise EngineError(f"can't {where}: {first_line(error)}; see --address, or give --engine local") from error
+        if not address:
+            raise EngineError(f"can't start Ray here: {first_line(error)}; give --engine local") from error
+        raise EngineError(
+            f"can't reach the Ray cluster at --address {address}: {first_line(error)}; check the address, and where "
+            "the cluster asks for a token set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, as Ray has it"
+        ) from error
 
 
 def _import_ray() -> Any:
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # it would write what happens to workers on stdout
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,12 +13,14 @@ import torch
 from transformers import PreTrainedModel
 
 from attnprobe.attention import AttentionSession
+from attnprobe.checkpoint import Checkpoint
 from attnprobe.data.batches import Encoded, encode
 from attnprobe.data.labels import IGNORED
 from attnprobe.data.positions import Positions
 from attnprobe.data.prose import prose
 from attnprobe.data.sources import DataOptions, Examples, load_examples
 from attnprobe.errors import DataError, UsageError
+from attnprobe.masks.applying import attached
 from attnprobe.masks.granularity import Granularity
 from attnprobe.masks.patterns import fit_pattern, pattern_mask
 from attnprobe.masks.sparsity import GateCounts, count_gates
@@ -184,8 +186,9 @@ def opened(name: str, data: DataOptions, model: ModelOptions, options: SparsifyO
         raise UsageError("no data to learn from: give --train-file beside --eval-file")
     bench = prepare(name, data, model)
     training = read_training(bench, data)
-    dense_model = open_dense(bench.checkpoint.model, options)
-    with bench.attached() as session:
+    with ExitStack() as stack:
+        dense_model = stack.enter_context(_twin(bench.checkpoint)) if options.train == "all" else None
+        session = stack.enter_context(bench.attached())
         setting = Setting(bench, session, training, options, model, dense_model)
         missing = missing_classes(training, bench.checkpoint.head.num_labels)
         if missing:
@@ -255,6 +258,9 @@ def with_a_loss(encoded: Encoded, objective: Objective, rows: Sequence[int], *, 
     return scored
 
 
-def open_dense(model: PreTrainedModel, options: SparsifyOptions) -> PreTrainedModel | None:
-    """A copy that stays dense where weights are trained; None where the model's own weights stay. Before attaching."""
-    return dense_copy(model) if options.train == "all" else None
+@contextmanager
+def _twin(checkpoint: Checkpoint) -> Iterator[PreTrainedModel]:
+    """A copy that stays as it is where weights are trained; that of an export runs under its mask. Before attaching."""
+    model = dense_copy(checkpoint.model)
+    with attached(model, mask=checkpoint.mask, rules=checkpoint.rules):
+        yield model

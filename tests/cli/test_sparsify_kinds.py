@@ -138,3 +138,17 @@ def test_a_decoder_is_exported(sandbox: Path, call: Call) -> None:
     found = json.loads(call("evaluate new/model --eval-file d.txt").out)
     assert found["loss"] == pytest.approx(loss, rel=1e-5)
     assert found["checkpoint"]["mask"].startswith("the fixed pattern window")
+
+
+def test_an_export_is_sparsified_with_its_weights(sandbox: Path, call: Call) -> None:
+    """What counts as dense is the export under its mask, also beside weights that learn."""
+    line = _line(KINDS["llama"], sandbox)
+    call(f"{line} --methods window --held-out 0.5 --max-drop 100")
+    further = line.replace("sparsify model", "sparsify new/model")
+    assert call(f"{further} --methods dam --train all --held-out 0.5 --output-dir again").code == 0
+    first, again = (
+        pd.read_csv(sandbox / run / "tradeoff.csv").query("train == 'none'").set_index("method")
+        for run in ("new", "again")
+    )
+    assert again.loc["dense", "loss"] == pytest.approx(first.loc["window", "loss"], rel=1e-5)
+    assert again.loc["dense", "loss"] != pytest.approx(first.loc["dense", "loss"], rel=1e-5)

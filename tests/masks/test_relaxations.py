@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnprobe.errors import UsageError
-from attnprobe.masks.relaxations import RELAXATIONS, SMOOTHNESS, logistic_noise, require_temperature
+from attnprobe.masks.relaxations import RELAXATIONS, SMOOTHNESS, logistic_noise
 from tests.helpers.tolerance import assert_identical, assert_near
 from tests.references import masks as reference
 
@@ -150,18 +149,6 @@ def test_noise_is_never_infinite() -> None:
 def test_noise_is_the_generators() -> None:
     assert_identical(noise_of(2, 3, 5), noise_of(2, 3, 5))
     assert not torch.equal(noise_of(2, 3, 5), noise_of(2, 3, 5, seed=1))
-
-
-@pytest.mark.parametrize("tau", [0.0, -1.0, math.inf, math.nan])
-def test_temperatures_that_can_not_be(tau: float) -> None:
-    with pytest.raises(UsageError) as caught:
-        require_temperature(tau)
-    assert str(caught.value) == f"--temperature must be above 0 and finite, not {tau}: at 0 the gates have no gradient"
-
-
-def test_temperatures_that_can_be() -> None:
-    for tau in (1e-9, 0.5, 1e9):
-        require_temperature(tau)
 
 
 def test_the_table_says_what_each_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -36,8 +37,11 @@ VICTIM = "dam-offset-all-0.6-s0"
 
 @pytest.fixture(scope="module")
 def two_workers() -> Iterator[None]:
-    """A local Ray of two CPUs, whose workers outlive a test."""
+    """A local Ray of two CPUs, whose workers outlive a test, and whose token is not kept at home."""
     environment = pytest.MonkeyPatch()
+    environment.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    environment.setenv("RAY_AUTH_MODE", "")
+    environment.delenv("RAY_AUTH_MODE")  # which Ray sets; what it was comes back at the end
     environment.setenv("RAY_worker_niceness", "0")
     environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
     with warnings.catch_warnings():

@@ -18,8 +18,9 @@ DEFAULT_LIMIT = 0.01
 
 COMPARED = (
     f"A control is taken at the highest sparsity that is not above the learnt mask's (by more than {100 * EQUAL:g} "
-    "points). The interval of a difference is made from those of the two drops, each paired with the dense model over "
-    "the same examples, added in quadrature; what the two masks have in common is not taken off, so it is rather wide."
+    "points), over the data measured on or over the data on which targets are held. The interval of a difference is "
+    "made from those of the two drops, each paired with the dense model over the same examples, added in quadrature; "
+    "what the two masks have in common is not taken off, so it is rather wide."
 )
 """What a comparison is, for captions."""
 
@@ -138,12 +139,21 @@ def comparisons(study: Study, learnt: Mean) -> list[Comparison]:
     """A learnt mask against every line of controls, at equal or lower sparsity; the strongest control first."""
     nearest: dict[Line, Mean] = {}
     for control in study.controls:
-        if control.sparsity <= learnt.sparsity + EQUAL:
+        if _as_sparse(control, learnt):
             other = nearest.get(control.line)
             if other is None or (control.sparsity, control.value) > (other.sparsity, other.value):
                 nearest[control.line] = control
     found = [compare(learnt, control) for control in nearest.values()]
     return sorted(found, key=lambda comparison: comparison.difference)
+
+
+def _as_sparse(control: Mean, learnt: Mean) -> bool:
+    """Whether a control is not sparser than a learnt mask.
+
+    Masks that meet one target over training data of one length distribution differ over data of another.
+    """
+    fields = ("cell_sparsity", "counted_sparsity")
+    return any(control.of(field) <= learnt.of(field) + EQUAL for field in fields)
 
 
 def front(study: Study, field: str) -> list[Mean]:
