@@ -295,11 +295,14 @@ def _wanting_gradients(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def _checkpointing(model: PreTrainedModel) -> Iterator[None]:
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    name = (
+        "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+    )  # renamed in transformers 5
+    getattr(model, f"{name}_checkpointing_enable")({"use_reentrant": False})
     try:
         yield
     finally:
-        model.gradient_checkpointing_disable()
+        getattr(model, f"{name}_checkpointing_disable")()
 
 
 def _last_checkpoint(folder: Path) -> str | None:
