@@ -297,7 +297,7 @@ def _wanting_gradients(model: nn.Module, wanted: bool) -> Iterator[None]:
 def _checkpointing(model: PreTrainedModel) -> Iterator[None]:
     name = (
         "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    )  # renamed in transformers 5
+    )  # renamed
     getattr(model, f"{name}_checkpointing_enable")({"use_reentrant": False})
     try:
         yield
