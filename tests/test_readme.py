@@ -29,7 +29,7 @@ from attnprobe.sparsify.methods import METHODS as MASK_METHODS
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.run import FILES as SPARSIFY_FILES
 from attnprobe.sparsify.run import MODEL
-from attnprobe.sparsify.schedule import AVERAGING, COOLING
+from attnprobe.sparsify.schedule import AVERAGED, COOLING
 from attnprobe.sparsify.sweep import OPEN
 from attnprobe.sparsify.tables import COLUMNS
 from cli import COMMANDS
@@ -97,7 +97,7 @@ def test_masks() -> None:
     assert list(_rows("Granularities", MASKS)) == list(GRANULARITIES)
     assert list(_rows("How a gate is drawn", MASKS)) == list(RELAXATIONS)
     assert f"`{SparsifyOptions().relaxation}` is the default" in MASKS
-    assert f"(decay {AVERAGING:g})" in MASKS
+    assert f"reaching over {AVERAGED:g} of these steps" in MASKS
     assert f"at a logit of {OPEN:g}" in MASKS
     assert COOLING == 0.1  # "the last tenth"
     by_gates = [name for name, method in MASK_METHODS.items() if method.kind in ("random", "scored")]

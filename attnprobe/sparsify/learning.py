@@ -22,7 +22,7 @@ from attnprobe.quiet import quiet_transformers
 from attnprobe.sparsify.learner import Learner, gated
 from attnprobe.sparsify.lesson import DenseOutputs, Lesson, training_order
 from attnprobe.sparsify.options import SparsifyOptions
-from attnprobe.sparsify.schedule import AVERAGING, Schedule
+from attnprobe.sparsify.schedule import Schedule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,7 +56,7 @@ class _Conductor(TrainerCallback):  # type: ignore[misc]
         gates.step, gates.temperature = step, self.schedule.temperature(step)
         if not self.learner.paper_form:
             if step < self.schedule.cooling:
-                gates.take_in(AVERAGING if step > self.schedule.full else 0.0)
+                gates.take_in(self.schedule.averaging if step > self.schedule.full else 0.0)
             elif step == self.schedule.cooling:
                 gates.settle_on_average()
         wanted = self.schedule.wanted(step)

@@ -7,8 +7,8 @@ from attnprobe.sparsify.options import SparsifyOptions
 COOLING = 0.1
 """Share of the gates' steps, the last, in which their temperature and learning rate fall."""
 
-AVERAGING = 0.97
-"""Decay of the running average of the logits, from the step on in which the density is the target's."""
+AVERAGED = 0.5
+"""Reach of the running average of the logits, as a share of the steps between the ramp's end and the cooling."""
 
 
 class Schedule:
@@ -40,6 +40,11 @@ class Schedule:
     def cooling(self) -> int:
         """The step from which temperature and gates' learning rate fall: what is undecided then is decided."""
         return max(self.full, self.gate_steps - max(1, round(self.gate_steps * COOLING)))
+
+    @property
+    def averaging(self) -> float:
+        """Decay of the running average of the logits, from the step on in which the density is the target's."""
+        return 1 - 1 / max(1.0, AVERAGED * (self.cooling - self.full))
 
     def cooled(self, step: int) -> float:
         """How far the cooling has gone, 0 to 1."""
