@@ -86,7 +86,7 @@ class SparsifyOptions:
         },
     )
     max_steps: int = field(default=600, metadata={"help": "Optimizer steps."})
-    gate_learning_rate: float = field(default=0.1, metadata={"help": "Learning rate of the gates."})
+    gate_learning_rate: float = field(default=0.03, metadata={"help": "Learning rate of the gates."})
     learning_rate: float = field(
         default=5e-5, metadata={"help": "Highest learning rate of the weights; warmed up, then falling to 0."}
     )
