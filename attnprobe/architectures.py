@@ -133,6 +133,36 @@ UNBOUNDED: frozenset[str] = frozenset({"longt5", "mt5", "pop2piano", "switch_tra
 ENCODERS: dict[str, str] = {"mt5": "MT5EncoderModel", "t5": "T5EncoderModel", "umt5": "UMT5EncoderModel"}
 """Encoder-decoders whose base model cannot run on a text alone: the class that opens their encoder."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Projections:
+    """Where attention keeps its weights: names from the module that calls attention, `^` before one of its parent.
+
+    One name for query, key and value stands for one matrix of all three: `thirds` in turn, or `by_head`.
+    """
+
+    query: str
+    key: str
+    value: str
+    output: str
+    layout: Literal["apart", "thirds", "by_head"] = "apart"
+
+
+PROJECTIONS: tuple[Projections, ...] = (
+    Projections(query="query", key="key", value="value", output="^output.dense"),
+    Projections(query="query", key="key", value="value", output="dense"),
+    Projections(query="q_proj", key="k_proj", value="v_proj", output="o_proj"),
+    Projections(query="q_proj", key="k_proj", value="v_proj", output="out_proj"),
+    Projections(query="q_lin", key="k_lin", value="v_lin", output="out_lin"),
+    Projections(query="q", key="k", value="v", output="o"),
+    Projections(query="Wqkv", key="Wqkv", value="Wqkv", output="Wo", layout="thirds"),
+    Projections(query="c_attn", key="c_attn", value="c_attn", output="c_proj", layout="thirds"),
+    Projections(
+        query="query_key_value", key="query_key_value", value="query_key_value", output="dense", layout="by_head"
+    ),
+)
+"""Forms that the supported families have. The first whose names are all there is a site's."""
+
 POOLER = "pooler"
 """Name of the module that only some heads read; part of the body by name, of the head by use."""
 

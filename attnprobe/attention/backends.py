@@ -1,6 +1,6 @@
 """Ways to compute one attention call. All give the same result; each says what it can be asked.
 
-    scores = q k^T * scaling, soft-capped, + bias
+    scores = residual(q k^T * scaling, soft-capped) + bias
     p      = softmax over valid keys          (a row with no valid key: 0)
     p      = p * gate, renormalised           (a row with nothing kept: 0)
     out    = p v
@@ -57,6 +57,8 @@ def eager(call: AttentionCall, gating: Gating, observers: list[Observer]) -> tup
     scores = torch.matmul(call.query, expand_groups(call.key, call.site.heads).transpose(2, 3)) * call.scaling
     if call.softcap is not None:
         scores = torch.tanh(scores / call.softcap) * call.softcap
+    if call.residual is not None:
+        scores = call.residual(scores)
     if call.bias is not None:
         scores = scores + call.bias
     scores = scores.masked_fill(~valid, torch.finfo(scores.dtype).min)
@@ -78,12 +80,12 @@ def sdpa(call: AttentionCall, gating: Gating, observers: list[Observer]) -> tupl
     """torch's fused kernel under a boolean mask. Calls that it has no form for go to :func:`eager`.
 
     These are: observers (the kernel forms no probabilities), soft gates (their logarithm has no gradient at 0),
-    and soft-capped scores.
+    soft-capped scores, and scores that are carried on.
 
     Returns:
         The output (batch, heads, queries, value_dim), and None.
     """
-    if observers or gating.soft is not None or call.softcap is not None:
+    if observers or gating.soft is not None or call.softcap is not None or call.residual is not None:
         return eager(call, gating, observers)
     valid = call.valid if gating.closed_or_open is None else call.valid & gating.closed_or_open
     has_key = valid.any(dim=-1, keepdim=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,8 @@ class AttentionCall:
         bias: added to the scores (T5's position bias, ALiBi), broadcastable to (batch, heads, queries, keys).
         softcap: scores become ``softcap * tanh(scores / softcap)`` (Gemma 2).
         dropout: probability of dropping an attention weight, 0 outside training.
+        residual: gives the scores that count from the call's own: (batch, heads, queries, keys), scaled and
+            soft-capped, before bias and mask. It may write into what it is given.
     """
 
     site: Site
@@ -58,6 +61,7 @@ class AttentionCall:
     bias: Tensor | None
     softcap: float | None
     dropout: float
+    residual: Callable[[Tensor], Tensor] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -28,6 +29,9 @@ IMPLEMENTATION = "attnprobe"
 
 GateSource = Callable[[AttentionCall], "Tensor | None"]
 """Gives a call's gate, broadcastable to (batch, heads, queries, keys): bool, float, or None for all ones."""
+
+ScoreStream = Callable[[AttentionCall, Tensor], Tensor]
+"""Gives the scores that count from a call and its own scores; see :attr:`AttentionCall.residual`."""
 
 _sessions: WeakKeyDictionary[nn.Module, ReferenceType[AttentionSession]] = WeakKeyDictionary()
 # A session holds its model: a strong reference to it from here would keep both for ever.
@@ -59,6 +63,7 @@ class AttentionSession:
         self._calls: dict[nn.Module, int] = {}
         self._gates: list[tuple[GateSource, bool]] = []
         self._shifts: list[GateSource] = []
+        self._stream: ScoreStream | None = None
         self._observers: list[Observer] = []
         self._discoverer: Callable[[nn.Module, AttentionCall], None] | None = None
 
@@ -105,6 +110,24 @@ class AttentionSession:
             self._shifts.remove(source)
 
     @contextmanager
+    def carry(self, stream: ScoreStream) -> Iterator[None]:
+        """Carry scores from site to site. Meanwhile there are no blocks: a site's scores need those of all below it.
+
+        Args:
+            stream: called once a site and forward pass, in the order of the sites.
+
+        Raises:
+            UsageError: scores are carried already.
+        """
+        if self._stream is not None:
+            raise UsageError("the model's attention is residual already: leave the first `carry` before the second")
+        blocks, self.blocks, self._stream = self.blocks, None, stream
+        try:
+            yield
+        finally:
+            self.blocks, self._stream = blocks, None
+
+    @contextmanager
     def observe(self, observer: Observer) -> Iterator[None]:
         """Show every site's call and its probabilities (batch, heads, queries, keys), after gates, before dropout.
 
@@ -118,7 +141,14 @@ class AttentionSession:
 
     def _start_pass(self, *_: Any) -> None:
         self._calls.clear()
-        if self.shared and self.model.training and _recomputes(self.model):
+        if not (self.model.training and _recomputes(self.model)):
+            return
+        if self._stream is not None:
+            raise UnsupportedModelError(
+                "residual attention can't be trained with gradient checkpointing: a layer that is recomputed alone "
+                "does not have the scores of the layers below it; switch gradient checkpointing off"
+            )
+        if self.shared:
             raise UnsupportedModelError(
                 "a model whose layers are shared can't be trained with gradient checkpointing here: "
                 "recomputation calls its one attention module out of order; switch gradient checkpointing off"
@@ -154,10 +184,12 @@ class AttentionSession:
             self._discoverer(module, call)
         if self._applications.get(module) is None:
             return BACKENDS[self.backend](call, Gating(), [])
-        return BACKENDS[self.backend](self._shifted(call), self._gating(call), self._observers)
+        return BACKENDS[self.backend](self._changed(call), self._gating(call), self._observers)
 
-    def _shifted(self, call: AttentionCall) -> AttentionCall:
-        """The call with everything that is added to its scores in its bias."""
+    def _changed(self, call: AttentionCall) -> AttentionCall:
+        """The call with its residual, and with everything that is added to its scores in its bias."""
+        if self._stream is not None:
+            call = replace(call, residual=partial(self._stream, call))
         for source in self._shifts:
             added = source(call)
             if added is not None:

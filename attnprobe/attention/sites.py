@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _LENGTH = 7
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 5e-2}
-"""Largest difference between the seam and a model's own eager attention, relative to the largest output."""
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 5e-2}
+"""Largest difference between the seam and a model's own eager attention, relative to the largest output.
+
+Many families compute their softmax in float32 whatever the weights are, so that float64 can't agree to its last digits.
+"""
 
 
 @contextmanager

@@ -295,9 +295,7 @@ def _wanting_gradients(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def _checkpointing(model: PreTrainedModel) -> Iterator[None]:
-    name = (
-        "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    )  # renamed
+    name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # renamed
     getattr(model, f"{name}_checkpointing_enable")({"use_reentrant": False})
     try:
         yield

@@ -1,0 +1,1 @@
+"""Residual attention (RealFormer) for finished checkpoints: score stream, gates, alignment of heads."""
