@@ -12,8 +12,8 @@ from attnprobe.attention import BACKENDS, AttentionSession, Site
 from attnprobe.checkpoint import Checkpoint, open_checkpoint
 from attnprobe.checkpoint.notes import tied_parameters
 from attnprobe.errors import UnsupportedModelError
-from attnprobe.export.words import in_words, kept_share
-from attnprobe.masks.applying import attached
+from attnprobe.export.attaching import attached
+from attnprobe.export.words import in_words, kept_share, residual_in_words
 from attnprobe.options import DEFAULT_LENGTH
 
 SCHEMA_VERSION = 1
@@ -68,7 +68,7 @@ class Verdict(TypedDict):
 
 
 class ExportFindings(TypedDict):
-    """What an export of attnprobe applies.
+    """The mask that an export of attnprobe applies.
 
     `mask` is in words; `kept_share` of the cells of one text of `tokens` tokens, over sites and heads (0 to 1);
     `longest` the most tokens it covers, None without a limit; `provenance` how it was made.
@@ -90,7 +90,8 @@ class Findings(TypedDict):
 
     `modules` counts the attention modules behind the sites; `reads` is "input_ids" for a model of text; `backends` maps
     each name to None when it works, else to the reason; `special_tokens` maps each role to None when no token has it,
-    and is None without a tokenizer; `export` is None for a checkpoint that is no export.
+    and is None without a tokenizer; `export` is None for a checkpoint without a mask, `residual` (in
+    words) for one without residual attention.
     """
 
     schema_version: int
@@ -114,6 +115,7 @@ class Findings(TypedDict):
     usable_length: int
     head: HeadFindings
     export: ExportFindings | None
+    residual: str | None
     notes: list[dict[str, str]]
     commands: dict[str, Verdict]
 
@@ -169,13 +171,14 @@ def examine(name: str, *, device: str = "cpu", dtype: str = "float32", trust_rem
             "missing_keys": list(checkpoint.head.missing_keys),
         },
         "export": _export_findings(checkpoint, sites),
+        "residual": None if checkpoint.residual is None else residual_in_words(checkpoint.residual),
         "notes": [{"code": note.code, "text": note.text} for note in checkpoint.notes],
         "commands": {command: judge(patient) for command, judge in COMMANDS.items()},
     }
 
 
 def _attached(checkpoint: Checkpoint, *, backend: str = "eager") -> AbstractContextManager[AttentionSession]:
-    return attached(checkpoint.model, mask=checkpoint.mask, rules=checkpoint.rules, backend=backend)
+    return attached(checkpoint.model, checkpoint.applied, backend=backend)
 
 
 def _try_backends(checkpoint: Checkpoint) -> dict[str, str | None]:
@@ -203,7 +206,7 @@ def _files(checkpoint: Checkpoint) -> FileFindings:
 
 def _export_findings(checkpoint: Checkpoint, sites: tuple[Site, ...]) -> ExportFindings | None:
     applied = checkpoint.applied
-    if applied is None:
+    if applied is None or applied.mask is None or applied.rules is None:
         return None
     mask = applied.mask
     description = mask.describe()

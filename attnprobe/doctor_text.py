@@ -33,6 +33,8 @@ def render(findings: Findings, *, width: int = 100) -> str:
     ]
     if findings["export"] is not None:
         rows.append(("mask", _describe_export(findings["export"])))
+    if findings["residual"] is not None:
+        rows.append(("scores", findings["residual"]))
     lines = [_row(label, text, width) for label, text in rows]
     if findings["notes"]:
         lines += ["", "What would bite later"]

@@ -17,8 +17,8 @@ from attnprobe.data.prose import prose
 from attnprobe.data.sources import DataOptions, Examples, load_examples
 from attnprobe.data.tasks import Kind
 from attnprobe.errors import CheckpointError, DataError, UsageError
-from attnprobe.export.words import in_words
-from attnprobe.masks.applying import attached
+from attnprobe.export.attaching import attached
+from attnprobe.export.words import in_words, residual_in_words
 from attnprobe.objectives import (
     CausalLM,
     EmbeddingFidelity,
@@ -73,13 +73,12 @@ class Workbench:
 
     @contextmanager
     def attached(self, *, backend: str = "eager") -> Iterator[AttentionSession]:
-        """Attach to the model as it is meant to run: that of an export under its mask.
+        """Attach to the model as it is meant to run: that of an export with what it applies.
 
         Raises:
-            AttnProbeError: see :func:`~attnprobe.masks.applying.attached`.
+            AttnProbeError: see :func:`~attnprobe.export.attaching.attached`.
         """
-        checkpoint = self.checkpoint
-        with attached(checkpoint.model, mask=checkpoint.mask, rules=checkpoint.rules, backend=backend) as session:
+        with attached(self.checkpoint.model, self.checkpoint.applied, backend=backend) as session:
             yield session
 
     def positions(self, batch: Batch, *, causal: bool, window: int = 4, include_special: bool = True) -> Positions:
@@ -112,6 +111,7 @@ class Workbench:
                 "sites": len(sites),
                 "heads": sites[0].heads,
                 **({} if checkpoint.mask is None else {"mask": in_words(checkpoint.mask)}),
+                **({} if checkpoint.residual is None else {"residual": residual_in_words(checkpoint.residual)}),
             },
             "data": {
                 "source": examples.source,

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from attnprobe.architectures import head_counts, position_offset, shared_layers
 from attnprobe.checkpoint.weights import WeightFiles
 from attnprobe.export.format import Applied
-from attnprobe.export.words import in_words
+from attnprobe.export.words import in_words, residual_in_words
 
 HALF_PRECISION = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
@@ -56,6 +56,11 @@ def model_notes(model: nn.Module, config: PreTrainedConfig) -> Iterator[Note]:
 
 def export_notes(applied: Applied) -> Iterator[Note]:
     """Notes on an export of attnprobe."""
+    if applied.residual is not None:
+        said = residual_in_words(applied.residual)
+        yield Note("residual", f"residual attention is applied by attnprobe alone ({said}): others load it without")
+    if applied.mask is None:
+        return
     yield Note("export", f"a mask is applied by attnprobe alone ({in_words(applied.mask)}): others load it dense")
     if applied.mask.limit is not None:
         yield Note("mask_length", f"the mask covers {applied.mask.limit} tokens: longer texts are refused")

@@ -27,6 +27,7 @@ from attnprobe.export.format import MASKS, RECORD, Applied, read_applied
 from attnprobe.masks.mask import Mask
 from attnprobe.masks.tokens import TokenRules
 from attnprobe.quiet import first_line, quiet_transformers
+from attnprobe.residual.stream import Residual
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -47,7 +48,7 @@ class Checkpoint:
     device and in the dtype asked for; `usable_length` counts tokens, special tokens included; `digest` is over
     config.json and the weight files, and of an export over what it applies too; `weights` tells how those are stored
     (None for a model made in memory). `applied` is what an export of attnprobe applies to the model, which is not yet
-    in force here: see `attnprobe.masks.applying.attached`. None for any other checkpoint.
+    in force here: see `attnprobe.export.attaching.attached`. None for any other checkpoint.
     """
 
     name: str
@@ -65,6 +66,11 @@ class Checkpoint:
     def mask(self) -> Mask | None:
         """The mask of an export."""
         return None if self.applied is None else self.applied.mask
+
+    @property
+    def residual(self) -> Residual | None:
+        """The residual attention of an export."""
+        return None if self.applied is None else self.applied.residual
 
     @property
     def rules(self) -> TokenRules | None:
@@ -117,8 +123,10 @@ def open_checkpoint(
         notes.append(Note("length_assumed", f"no limit on the length is stated: {DEFAULT_LENGTH} is assumed"))
         length = DEFAULT_LENGTH
     if applied is not None:
-        base += [location.folder / RECORD, location.folder / MASKS]
-        length = min(length, applied.mask.limit or length)
+        base += [location.folder / RECORD]
+        if applied.mask is not None:
+            base += [location.folder / MASKS]
+            length = min(length, applied.mask.limit or length)
         notes += export_notes(applied)
     return Checkpoint(
         name=name,

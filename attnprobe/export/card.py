@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import yaml
 
 from attnprobe.architectures import HeadKind
 from attnprobe.export.format import RECORD, Applied
-from attnprobe.export.words import in_words
+from attnprobe.export.words import in_words, residual_in_words
 
 _PIPELINES: dict[HeadKind, str] = {
     "sequence_classification": "text-classification",
@@ -50,33 +51,59 @@ def write_card(card: Card, applied: Applied, *, name: str, head: HeadKind, on_hu
         head: of the model.
         on_hub: whether the name is an id of the hub.
     """
+    parts = _parts(applied)
+    named = _join([part.name for part in parts])
     front = {
         "library_name": "transformers",
         "pipeline_tag": _PIPELINES[head],
-        "tags": ["attnprobe", "sparse-attention"],
+        "tags": ["attnprobe", *(part.tag for part in parts)],
         **({"base_model": name} if on_hub else {}),
     }
     settings = [{"setting": key, "value": value} for key, value in applied.provenance.items()]
-    parts = [
+    text = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
-        f"# {name}, with part of its attention removed",
+        f"# {name}, {_join([part.title for part in parts])}",
         card.summary,
-        f"This is the checkpoint `{name}` with a mask on its attention: {in_words(applied.mask)}.",
+        f"This is the checkpoint `{name}` with {_join([part.words for part in parts])}.",
         "## How to load it",
         '```python\nimport attnprobe\n\nmodel = attnprobe.load("path/to/this/folder")\n```',
-        "This is an ordinary transformers model, with the mask applied in forward, in training and in `generate`. "
-        "All commands of attnprobe take the folder as a checkpoint.",
-        "**Stock `AutoModel.from_pretrained` loads the dense weights WITHOUT the mask.** It gives no warning, and not "
-        "the outputs that were measured here.",
+        f"This is an ordinary transformers model, with {named} applied in forward, in training and in `generate`. All "
+        "commands of attnprobe take the folder as a checkpoint.",
+        f"**Stock `AutoModel.from_pretrained` loads the weights WITHOUT {named}.** It gives no warning, and not the "
+        "outputs that were measured here.",
         *(["## Results", _table(card.results)] if card.results else []),
         *card.notes,
         "## How it was made",
         *([f"```\n{card.command}\n```"] if card.command else []),
         *([_table(settings)] if settings else []),
-        f"attnprobe {applied.version}. `{RECORD}` holds the same, the mask's description, and the SHA-256 sums of the "
-        "files that belong together; a file that is not the exported one is refused.",
+        f"attnprobe {applied.version}. `{RECORD}` holds the same, what is applied, and the SHA-256 sums of the files "
+        "that belong together; a file that is not the exported one is refused.",
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(paragraph for paragraph in text if paragraph) + "\n"
+
+
+class _Part(NamedTuple):
+    """Something that is applied: in the title, in a sentence, by name, and as a tag."""
+
+    title: str
+    words: str
+    name: str
+    tag: str
+
+
+def _parts(applied: Applied) -> list[_Part]:
+    parts = []
+    if applied.residual is not None:
+        words = f"residual attention: {residual_in_words(applied.residual)}"
+        parts.append(_Part("with residual attention", words, "the residual attention", "residual-attention"))
+    if applied.mask is not None:
+        words = f"a mask on its attention: {in_words(applied.mask)}"
+        parts.append(_Part("with part of its attention removed", words, "the mask", "sparse-attention"))
+    return parts
+
+
+def _join(texts: Sequence[str]) -> str:
+    return " and ".join(texts)
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> str:

@@ -1,9 +1,10 @@
-"""What an export holds beside the checkpoint: ``attnprobe.json`` and ``masks.safetensors``.
+"""What an export holds beside the checkpoint: ``attnprobe.json``, and ``masks.safetensors`` where there is a mask.
 
-``attnprobe.json`` says what is applied (:meth:`~attnprobe.masks.mask.Mask.describe` and the token rules), and holds
-SHA-256 sums: of ``config.json`` and every weight file, of ``masks.safetensors``, and of its own contents. A mask
-belongs to one set of weights, and any file that is not the exported one is refused. The gates of a mask are packed into
-bits, along the last axis and with the first gate in a byte's highest bit (``numpy.packbits``).
+``attnprobe.json`` says what is applied (:meth:`~attnprobe.masks.mask.Mask.describe` and the token rules;
+:meth:`~attnprobe.residual.stream.Residual.describe`), and holds SHA-256 sums: of ``config.json`` and every weight file,
+of ``masks.safetensors``, and of its own contents. What is applied belongs to one set of weights, and any file that is
+not the exported one is refused. The gates of a mask are packed into bits, along the last axis and with the first gate
+in a byte's highest bit (``numpy.packbits``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from attnprobe.hashes import sha256
 from attnprobe.masks.mask import Mask, mask_from
 from attnprobe.masks.tokens import TokenRules
 from attnprobe.quiet import first_line
+from attnprobe.residual.stream import Residual
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1 has a mask always, and no residual attention."""
 RECORD = "attnprobe.json"
 MASKS = "masks.safetensors"
 
@@ -38,41 +41,47 @@ class Applied:
     """What an export applies to its weights.
 
     Attributes:
-        mask: the mask.
-        rules: how the mask tells positions.
-        provenance: how the mask was made, as plain values.
+        mask: the mask, if there is one.
+        rules: how the mask tells positions; None without a mask.
+        residual: residual attention, if there is any.
+        provenance: how it was made, as plain values.
         version: of attnprobe that wrote the export.
     """
 
-    mask: Mask
-    rules: TokenRules
-    provenance: Mapping[str, Any]
+    mask: Mask | None = None
+    rules: TokenRules | None = None
+    residual: Residual | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     version: str = __version__
 
 
 def write_applied(folder: Path, applied: Applied, base: Sequence[Path]) -> None:
-    """Write both files into a checkpoint's folder.
+    """Write what is applied into a checkpoint's folder.
 
     Args:
         folder: of the checkpoint.
         applied: what to write.
         base: ``config.json`` and the weight files, in the folder.
     """
-    tensors = applied.mask.tensors()
-    packed = {name: torch.from_numpy(np.packbits(tensor.cpu().numpy(), axis=-1)) for name, tensor in tensors.items()}
-    save_file(packed, folder / MASKS)
-    values = {
+    values: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "attnprobe": applied.version,
-        "applied": {
+        "applied": {},
+        "base": {file.name: sha256(file) for file in base},
+        "provenance": dict(applied.provenance),
+    }
+    if applied.mask is not None and applied.rules is not None:
+        tensors = applied.mask.tensors()
+        packed = {n: torch.from_numpy(np.packbits(tensor.cpu().numpy(), axis=-1)) for n, tensor in tensors.items()}
+        save_file(packed, folder / MASKS)
+        values["masks_sha256"] = sha256(folder / MASKS)
+        values["applied"] |= {
             "mask": applied.mask.describe(),
             "tokens": applied.rules.as_dict(),
             "tensors": {name: list(tensor.shape) for name, tensor in tensors.items()},
-        },
-        "base": {file.name: sha256(file) for file in base},
-        "masks_sha256": sha256(folder / MASKS),
-        "provenance": dict(applied.provenance),
-    }
+        }
+    if applied.residual is not None:
+        values["applied"]["residual"] = applied.residual.describe()
     record = json.loads(json.dumps(values, default=str))
     record["sha256"] = _own_sum(record)
     text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
@@ -99,12 +108,16 @@ def read_applied(folder: Path, base: Sequence[Path]) -> Applied | None:
         return None
     record = _read_record(record_file)
     _require_base(record_file, record["base"], base)
-    tensors = _read_tensors(masks_file, record)
     applied = record["applied"]
+    masked = "mask" in applied
+    if masks_file.is_file() and not masked:
+        raise CheckpointError(f"{masks_file} is not the exported model's, {RECORD} names no mask: remove it")
+    tensors = _read_tensors(masks_file, record) if masked else {}
     try:
         return Applied(
-            mask=mask_from(applied["mask"], tensors),
-            rules=TokenRules.from_dict(applied["tokens"]),
+            mask=mask_from(applied["mask"], tensors) if masked else None,
+            rules=TokenRules.from_dict(applied["tokens"]) if masked else None,
+            residual=Residual.of(applied["residual"]) if "residual" in applied else None,
             provenance=record["provenance"],
             version=record["attnprobe"],
         )
@@ -122,9 +135,9 @@ _ENTRIES: dict[str, type] = {
     "attnprobe": str,
     "applied": dict,
     "base": dict,
-    "masks_sha256": str,
     "provenance": dict,
 }
+_OF_A_MASK = ("mask", "tokens", "tensors")
 
 
 def _read_record(file: Path) -> dict[str, Any]:
@@ -147,7 +160,11 @@ def _read_record(file: Path) -> dict[str, Any]:
             f"{file} was altered after the export, so it can't be trusted: copy it again, or export the model again"
         )
     wrong = [name for name, kind in _ENTRIES.items() if not isinstance(record.get(name), kind)]
-    missing = [name for name in ("mask", "tokens", "tensors") if not isinstance(record["applied"].get(name), dict)]
+    applied = record["applied"] if isinstance(record.get("applied"), dict) else {}
+    missing = []
+    if "residual" not in applied or any(name in applied for name in _OF_A_MASK):
+        missing = [name for name in _OF_A_MASK if not isinstance(applied.get(name), dict)]
+        missing += [] if isinstance(record.get("masks_sha256"), str) else ["masks_sha256"]
     if wrong or missing:
         raise CheckpointError(f"{file}: its {[*wrong, *missing][0]} is missing or malformed; export the model again")
     return record

@@ -16,10 +16,10 @@ from attnprobe.checkpoint.loading import load_model
 from attnprobe.checkpoint.locate import locate
 from attnprobe.checkpoint.opening import read_source
 from attnprobe.errors import CheckpointError, UsageError
+from attnprobe.export.attaching import attached
 from attnprobe.export.folders import merged
 from attnprobe.export.format import RECORD, Applied, read_applied
 from attnprobe.export.writing import complete
-from attnprobe.masks.applying import attached
 
 _OURS = {
     "attn_implementation": "the mask is applied by attnprobe's own attention; choose it with `backend`",
@@ -116,8 +116,7 @@ class Masked:
             "__reduce_ex__": self.refuse_to_pickle,
         }
         with ExitStack() as stack:
-            mask, rules = self.applied.mask, self.applied.rules
-            stack.enter_context(attached(self.model, mask=mask, rules=rules, backend=self.backend))
+            stack.enter_context(attached(self.model, self.applied, backend=self.backend))
             stack.callback(self.model.base_model.register_forward_pre_hook(_requiring_mask(self.model.config)).remove)
             for name, value in own.items():
                 self.model.__dict__[name] = value

@@ -1,4 +1,4 @@
-"""A mask in words."""
+"""What an export applies, in words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from attnprobe.masks.mask import Mask
 from attnprobe.masks.sparsity import account
 from attnprobe.masks.tokens import TokenRules
+from attnprobe.residual.stream import Residual
 
 _DIAGONALS = {
     "free": "",
@@ -46,6 +47,17 @@ def _in_words(description: Mapping[str, Any]) -> str:
 def in_words(mask: Mask) -> str:
     """A mask as a noun phrase."""
     return _in_words(mask.describe())
+
+
+def residual_in_words(residual: Residual) -> str:
+    """Residual attention as a noun phrase."""
+    if residual.canonical:
+        return {"sum": "RealFormer's running sum of scores", "mean": "RealFormer's running mean of scores"}[
+            residual.variant
+        ]
+    low, high = float(residual.gates.min()), float(residual.gates.max())
+    kind = {"sum": "a gated sum of scores", "mean": "a gated mean of scores"}[residual.variant]
+    return f"{kind}, gates from {low:.2f} to {high:.2f}"
 
 
 def kept_share(mask: Mask, rules: TokenRules, *, sites: int, heads: int, length: int) -> float:

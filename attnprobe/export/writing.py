@@ -20,6 +20,7 @@ from attnprobe.export.verification import Check, verify_export
 from attnprobe.masks.mask import JointMask, Mask
 from attnprobe.masks.tokens import TokenRules
 from attnprobe.quiet import quiet_transformers
+from attnprobe.residual.stream import Residual
 
 _STATEMENTS = ("1_Pooling/config.json",)
 """Files of a checkpoint that are neither model nor tokenizer, and say how it is meant to be read."""
@@ -29,21 +30,23 @@ def save_export(
     directory: Path,
     *,
     checkpoint: Checkpoint,
-    mask: Mask,
-    rules: TokenRules,
+    mask: Mask | None = None,
+    rules: TokenRules | None = None,
+    residual: Residual | None = None,
     card: Card,
     provenance: Mapping[str, Any],
     checks: Sequence[Check] = (),
     trust_remote_code: bool = False,
 ) -> Path:
-    """Write a checkpoint with its mask into a folder, which appears whole, and verified, or not at all.
+    """Write a checkpoint with what is applied to it into a folder, which appears whole, and verified, or not at all.
 
     Args:
         directory: the folder; absent, empty, or an earlier export, which is replaced.
-        checkpoint: its model is saved as it is in memory, and may be attached. If it is an export itself, the mask that
-            it has stays, and both act together.
-        mask: what is applied.
+        checkpoint: its model is saved as it is in memory, and may be attached. If it is an export itself, what it
+            applies stays: two masks act together, and residual attention is replaced by a new one.
+        mask: what is kept of the attention; None: what the checkpoint keeps.
         rules: how the mask tells positions.
+        residual: residual attention; None: what the checkpoint has.
         card: parts of the model card.
         provenance: how the mask was made (method, target, seed, metric), as plain values.
         checks: what the model gives, see :func:`~attnprobe.export.verification.checks_of`: with these, the export is
@@ -58,7 +61,12 @@ def save_export(
         RunFolderError: the folder holds something else, or can't be written.
         VerificationError: the export does not give what the model gave; nothing is left of it.
     """
-    applied = Applied(mask=_with_own(checkpoint, mask, rules), rules=rules, provenance=provenance)
+    applied = Applied(
+        mask=_with_own(checkpoint, mask, rules),
+        rules=rules or checkpoint.rules,
+        residual=residual or checkpoint.residual,
+        provenance=provenance,
+    )
     with replaced(directory) as folder:
         with quiet_transformers(), under_stock_name(checkpoint.model):
             checkpoint.model.save_pretrained(folder)
@@ -98,10 +106,10 @@ def _architecture(folder: Path) -> str:
     return str(names[0])
 
 
-def _with_own(checkpoint: Checkpoint, mask: Mask, rules: TokenRules) -> Mask:
+def _with_own(checkpoint: Checkpoint, mask: Mask | None, rules: TokenRules | None) -> Mask | None:
     """The mask, and the one that the checkpoint has already."""
-    if checkpoint.mask is None:
-        return mask
+    if checkpoint.mask is None or mask is None:
+        return mask or checkpoint.mask
     if checkpoint.rules != rules:
         raise CheckpointError(
             f"{checkpoint.name} is an export whose mask tells tokens by {checkpoint.rules}, and the new one by "

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from attnprobe.attention import AttentionCall, AttentionSession, attach
+from attnprobe.attention import AttentionCall, AttentionSession
 from attnprobe.data.positions import Positions
 from attnprobe.errors import CheckpointError, DataError, UnsupportedModelError
 from attnprobe.masks.mask import Mask
@@ -121,23 +120,6 @@ def applied(session: AttentionSession, mask: Mask, rules: TokenRules) -> Iterato
 
     with reader.reading(session), session.gate(gate):
         yield
-
-
-@contextmanager
-def attached(
-    model: PreTrainedModel, *, mask: Mask | None, rules: TokenRules | None, backend: str = "eager"
-) -> Iterator[AttentionSession]:
-    """Attach to a model under its mask, where it has one.
-
-    Raises:
-        AttnProbeError: see :func:`~attnprobe.attention.attach` and :func:`applied`.
-    """
-    with attach(model, backend=backend) as session:
-        if mask is None or rules is None:
-            yield session
-        else:
-            with applied(session, mask, rules):
-                yield session
 
 
 def require_fit(session: AttentionSession, mask: Mask, rules: TokenRules) -> None:

@@ -20,7 +20,7 @@ from attnprobe.data.positions import Positions
 from attnprobe.data.prose import prose
 from attnprobe.data.sources import DataOptions, Examples, load_examples
 from attnprobe.errors import DataError, UsageError
-from attnprobe.masks.applying import attached
+from attnprobe.export.attaching import attached
 from attnprobe.masks.granularity import Granularity
 from attnprobe.masks.patterns import fit_pattern, pattern_mask
 from attnprobe.masks.sparsity import GateCounts, count_gates
@@ -260,7 +260,7 @@ def with_a_loss(encoded: Encoded, objective: Objective, rows: Sequence[int], *, 
 
 @contextmanager
 def _twin(checkpoint: Checkpoint) -> Iterator[PreTrainedModel]:
-    """A copy that stays as it is where weights are trained; that of an export runs under its mask. Before attaching."""
+    """A copy that stays as it is where weights are trained; that of an export has what it applies. Before attaching."""
     model = dense_copy(checkpoint.model)
-    with attached(model, mask=checkpoint.mask, rules=checkpoint.rules):
+    with attached(model, checkpoint.applied):
         yield model

@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 
 from attnprobe.attention import find_sites
 from attnprobe.checkpoint import Checkpoint, open_checkpoint
+from attnprobe.export.attaching import attached
 from attnprobe.export.card import Card
+from attnprobe.export.format import Applied
 from attnprobe.export.writing import save_export
-from attnprobe.masks.applying import attached
 from attnprobe.masks.granularity import Granularity
 from attnprobe.masks.mask import GateMask, Mask
 from attnprobe.masks.tokens import TokenRules
@@ -35,9 +36,14 @@ class Exported:
     mask: Mask
     rules: TokenRules
 
+    @property
+    def applied(self) -> Applied:
+        """What it applies."""
+        return Applied(mask=self.mask, rules=self.rules)
+
     def masked(self, inputs: Mapping[str, Any]) -> Inputs:
         """What the model gives under its mask, in the session that the export knows nothing of."""
-        with attached(self.checkpoint.model, mask=self.mask, rules=self.rules):
+        with attached(self.checkpoint.model, self.applied):
             return run(self.checkpoint.model, dict(inputs))
 
     def dense(self, inputs: Mapping[str, Any]) -> Inputs:

@@ -78,7 +78,7 @@ def test_gates_are_packed_into_bits(tmp_path: Path) -> None:
     assert packed.tolist() == [[[0b10000011, 0b10000000], [0b00000001, 0b00000000]]]
     record = json.loads((tmp_path / "attnprobe.json").read_text())
     assert record["applied"]["tensors"] == {"gates": [1, 2, 9]}
-    assert record["schema_version"] == 1
+    assert record["schema_version"] == 2
     assert record["base"] == {"config.json": sha256(tmp_path / "config.json")}
     assert np.packbits(np.array(rows, dtype=bool), axis=-1).tolist() == packed[0].tolist()
 
@@ -157,8 +157,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "record cut short": (lambda f: half_file(f / "attnprobe.json"), r"attnprobe\.json: cannot be read as JSON"),
     "no object": (lambda f: (f / "attnprobe.json").write_text("[]"), r"attnprobe\.json: names no schema_version"),
     "newer schema": (
-        lambda f: change_record(f, lambda r: r.update(schema_version=2), seal=False),
-        r"attnprobe\.json has schema 2, newer than this version reads \(1\): update attnprobe",
+        lambda f: change_record(f, lambda r: r.update(schema_version=3), seal=False),
+        r"attnprobe\.json has schema 3, newer than this version reads \(2\): update attnprobe",
     ),
     "no schema": (lambda f: change_record(f, lambda r: r.pop("schema_version")), "names no schema_version"),
     "part missing": (lambda f: change_record(f, lambda r: r.pop("base")), "its base is missing or malformed; export"),

@@ -228,9 +228,9 @@ def test_gradients_flow_in_training(bert: Exported) -> None:
 
 
 def bert_masked(bert: Exported, model: PreTrainedModel) -> Any:
-    from attnprobe.masks.applying import attached
+    from attnprobe.export.attaching import attached
 
-    return attached(model, mask=bert.mask, rules=bert.rules)
+    return attached(model, bert.applied)
 
 
 def test_stock_transformers_loads_the_dense_weights(bert: Exported) -> None:

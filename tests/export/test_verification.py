@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from attnprobe.errors import CheckpointError, VerificationError
 from attnprobe.export import fresh, verification
+from attnprobe.export.attaching import attached
 from attnprobe.export.verification import TOLERANCE, Check, checks_of, other_side, outputs_of, verify_export
-from attnprobe.masks.applying import attached
 from tests.export.exported import Exported, classifier, export, random_mask, texts
 from tests.helpers.families import family
 from tests.helpers.tolerance import assert_identical, assert_near
@@ -26,7 +26,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 def masked_checks(exported: Exported) -> list[Check]:
-    with attached(exported.checkpoint.model, mask=exported.mask, rules=exported.rules):
+    with attached(exported.checkpoint.model, exported.applied):
         return checks_of(exported.checkpoint.model, texts(exported))
 
 

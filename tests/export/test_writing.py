@@ -178,7 +178,7 @@ def test_the_card(bert: Exported, tmp_path: Path) -> None:
     assert "| method | dam |\n| target | 0.9 |\n| seed | 3 |\n| sizes | [1, 2] |\n" in body
     for told in (
         'model = attnprobe.load("path/to/this/folder")',
-        "**Stock `AutoModel.from_pretrained` loads the dense weights WITHOUT the mask.**",
+        "**Stock `AutoModel.from_pretrained` loads the weights WITHOUT the mask.**",
         "a gate for each distance up to 23 tokens and class of token",
         "```\nattnprobe sparsify model --target 0.9\n```",
         "Nothing is lost.",

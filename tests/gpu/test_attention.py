@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnprobe.checkpoint import open_checkpoint
-from attnprobe.masks.applying import attached
+from attnprobe.export.attaching import attached
+from attnprobe.export.format import Applied
 from attnprobe.masks.granularity import GRANULARITIES, Granularity
 from attnprobe.masks.mask import GateMask, Mask
 from attnprobe.masks.tokens import TokenRules
@@ -32,7 +33,7 @@ def _logits(folder: Path, device: str, *, mask: Mask | None = None, backend: str
     assert tokenizer is not None
     batch = tokenizer(list(LINES), padding=True, return_tensors="pt")
     rules = TokenRules.of(tokenizer, causal=False)
-    with torch.no_grad(), attached(model, mask=mask, rules=rules, backend=backend):
+    with torch.no_grad(), attached(model, Applied(mask=mask, rules=rules), backend=backend):
         output = first_output(model, {name: tensor.to(device) for name, tensor in batch.items()})
     assert output.device.type == torch.device(device).type
     return output.cpu()

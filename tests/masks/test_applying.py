@@ -14,7 +14,9 @@ from transformers import PreTrainedModel
 
 from attnprobe.attention import AttentionCall, AttentionSession, attach
 from attnprobe.errors import CheckpointError, DataError, UnsupportedModelError
-from attnprobe.masks.applying import PassReader, applied, attached, of_queries
+from attnprobe.export.attaching import attached
+from attnprobe.export.format import Applied
+from attnprobe.masks.applying import PassReader, applied, of_queries
 from attnprobe.masks.granularity import Granularity
 from attnprobe.masks.mask import GateMask, Mask, PatternMask
 from attnprobe.masks.tokens import TokenRules
@@ -212,9 +214,9 @@ def test_a_mask_comes_and_goes() -> None:
 
 def test_attached_under_a_mask_or_none() -> None:
     model = tiny_bert()
-    with attached(model, mask=None, rules=None) as session:
+    with attached(model, None) as session:
         dense = logits(session.model)
-    with attached(model, mask=STAR, rules=RULES, backend="sdpa") as session:
+    with attached(model, Applied(mask=STAR, rules=RULES), backend="sdpa") as session:
         assert session.backend == "sdpa"
         assert_differs(logits(model), dense)
 
