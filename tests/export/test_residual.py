@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ def test_a_mask_on_top(tmp_path: Path) -> None:
     with attached(masked.checkpoint.model, both):
         expected = run(masked.checkpoint.model, inputs)["logits"]
     save_export(tmp_path / "one", checkpoint=masked.checkpoint, residual=residual, card=Card(), provenance={})
-    options = {"card": Card(), "provenance": {}}
+    options: dict[str, Any] = {"card": Card(), "provenance": {}}
     save_export(
         tmp_path / "two",
         checkpoint=open_checkpoint(str(tmp_path / "one")),
@@ -88,7 +89,7 @@ def test_a_decoder_generates_the_same_with_and_without_a_cache(tmp_path: Path) -
     save_export(tmp_path / "export", checkpoint=checkpoint, residual=residual, card=Card(), provenance={})
     model = attnprobe.load(tmp_path / "export")
     ids = torch.tensor([[5, 6, 7, 8]])
-    asked = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
+    asked: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
     assert_identical(model.generate(ids, use_cache=True, **asked), model.generate(ids, use_cache=False, **asked))
 
 
