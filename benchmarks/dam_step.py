@@ -23,7 +23,7 @@ from attnprobe.masks.gates import Gates
 from attnprobe.options import ModelOptions
 from attnprobe.scoring import first_output
 from attnprobe.sparsify.learning import train
-from attnprobe.sparsify.lesson import DenseOutputs, training_order
+from attnprobe.training.lesson import DenseOutputs, training_order
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.points import Point
 from attnprobe.sparsify.setting import Setting, opened

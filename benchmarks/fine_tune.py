@@ -22,7 +22,7 @@ from attnprobe.data.files import read_file
 from attnprobe.data.sources import DataOptions, load_examples
 from attnprobe.data.tasks import find_task
 from attnprobe.scoring import first_output
-from attnprobe.sparsify.lesson import training_order
+from attnprobe.training.lesson import training_order
 
 BATCH, RATE, LENGTH = 32, 5e-5, 64
 

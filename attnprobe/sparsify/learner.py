@@ -15,7 +15,7 @@ from attnprobe.masks.mask import Mask, spread
 from attnprobe.masks.tokens import TokenRules
 from attnprobe.objectives import Objective, Prepared
 from attnprobe.scoring import first_output
-from attnprobe.sparsify.lesson import DenseOutputs, prepared_from
+from attnprobe.training.lesson import DenseOutputs, prepared_from
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
 
 from attnprobe.attention import AttentionSession
-from attnprobe.distributed import is_main, share, wait_for_all
-from attnprobe.errors import MissingDependencyError, TrainingError, UsageError
+from attnprobe.distributed import share
 from attnprobe.masks.gates import Gates
 from attnprobe.masks.mask import Mask
 from attnprobe.quiet import quiet_transformers
 from attnprobe.sparsify.learner import Learner, gated
-from attnprobe.sparsify.lesson import DenseOutputs, Lesson, training_order
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.schedule import Schedule
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from attnprobe.training.lesson import DenseOutputs, Lesson, training_order
+from attnprobe.training.trainer import (
+    QuietTrainer,
+    checkpointing,
+    last_checkpoint,
+    own_rows,
+    training_arguments,
+    wanting_gradients,
+    weight_groups,
+    weight_rate,
+)
 
 PAPER_LAMBDA = 1e-4
 """Price of a gate in the milder of the two runs that SparseBERT reports."""
 
-DIVERGED = (
-    "the training diverged, its loss or what it trains is no number any more: lower --learning-rate, "
-    "--gate-learning-rate or --lambda, raise the temperatures, or train without --fp16"
-)
-
-_WHOLE = "attnprobe-whole"
-"""Stands in a checkpoint that every process has written to its end."""
-
 
 class _Conductor(TrainerCallback):  # type: ignore[misc]
-    """Moves gates along the schedule, and marks checkpoints that are whole."""
+    """Moves gates along the schedule."""
 
     def __init__(self, learner: Learner, schedule: Schedule, fix: Callable[[], None]) -> None:
         self.learner, self.schedule, self.fix = learner, schedule, fix
@@ -70,12 +66,6 @@ class _Conductor(TrainerCallback):  # type: ignore[misc]
             gates.logits.grad = None  # momentum would move what is decided
         elif gates is not None and self.schedule.density is not None:
             gates.project_gradient()
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        del control
-        wait_for_all(device=args.device.type)
-        if is_main():
-            (Path(args.output_dir) / f"checkpoint-{state.global_step}" / _WHOLE).touch()
 
     def densities(self, step: int) -> dict[str, float]:
         """What the log tells of the gates after a step."""
@@ -143,15 +133,17 @@ def train(
         learner.fixed = mask.to(model.device)
 
     conductor = _Conductor(learner, schedule, fix)
-    arguments = training_arguments(options, folder, model.device, batch_size=batch_size, seed=seed)
+    arguments = training_arguments(
+        options, folder, model.device, batch_size=batch_size, seed=seed, all_used=options.train != "all"
+    )
     with ExitStack() as stack:
-        stack.enter_context(_wanting_gradients(model, train_weights))
+        stack.enter_context(wanting_gradients(model, train_weights))
         stack.enter_context(gated(session, learner, lesson.rules))
         if options.gradient_checkpointing:
-            stack.enter_context(_checkpointing(model))
+            stack.enter_context(checkpointing(model))
         stack.enter_context(quiet_transformers())
         trainer = _trainer(learner, lesson, options, arguments, schedule, conductor)
-        last = share(_last_checkpoint(folder) if resume else None, device=model.device.type)
+        last = share(last_checkpoint(folder) if resume else None, device=model.device.type)
         trainer.train(resume_from_checkpoint=last)
     if gates is not None and learner.fixed is None:
         fix()
@@ -173,26 +165,21 @@ def _trainer(
         groups.append({"params": [learner.gates.logits], "lr": options.gate_learning_rate, "betas": (0.9, 0.99)})
         rates.append(schedule.gate_rate)
     if learner.train_weights:
-        wanted = [parameter for parameter in learner.model.parameters() if parameter.requires_grad]
-        for decays in (True, False):
-            chosen = [parameter for parameter in wanted if (parameter.dim() > 1) == decays]
-            decay = options.weight_decay if decays else 0.0
-            groups.append({"params": chosen, "lr": options.learning_rate, "weight_decay": decay})
-            rates.append(schedule.weight_rate)
+        of_weights = weight_groups(learner.model, options)
+        groups += of_weights
+        rates += [partial(weight_rate, options)] * len(of_weights)
     optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
-    processes, batch_size = arguments.world_size, arguments.per_device_train_batch_size
+    batch_size = arguments.per_device_train_batch_size
     order = training_order(
         lesson.encoded.lengths,
         lesson.rows,
         batch_size=batch_size,
-        batches=options.max_steps * options.gradient_accumulation_steps * processes,
+        batches=options.max_steps * options.gradient_accumulation_steps * arguments.world_size,
         seed=arguments.seed,
     )
     if learner.dense is not None:
-        starts = range(arguments.process_index * batch_size, len(order), processes * batch_size)
-        own = [row for start in starts for row in order[start : start + batch_size]]
-        learner.dense.keep(lesson, min(own, lesson.rows, key=len), batch_size)
-    trainer = _QuietTrainer(
+        learner.dense.keep(lesson, min(own_rows(order, arguments), lesson.rows, key=len), batch_size)
+    trainer = QuietTrainer(
         model=learner,
         args=arguments,
         train_dataset=order,
@@ -200,110 +187,6 @@ def _trainer(
         optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rates)),
         callbacks=[conductor],
     )
-    trainer.densities = conductor.densities
-    trainer.pop_callback(PrinterCallback)
+    trainer.told = conductor.densities
+    trainer.kept = frozenset({"gates.average"})
     return trainer
-
-
-class _QuietTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer whose checkpoints hold what is trained, under any tying of weights, and whose log tells of gates."""
-
-    densities: Callable[[int], dict[str, float]]
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if not math.isfinite(logs.get("loss", 0.0)):
-            raise TrainingError(DIVERGED)
-        told = self.densities(self.state.global_step) if "loss" in logs else {}
-        super().log(logs | told, *args, **kwargs)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        del state_dict
-        folder = Path(output_dir or self.args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        learner: Learner = self.accelerator.unwrap_model(self.model)
-        names = {name for name, parameter in learner.named_parameters() if parameter.requires_grad}
-        names |= {"gates.average"}
-        torch.save({n: t for n, t in learner.state_dict().items() if n in names}, folder / "pytorch_model.bin")
-
-
-def require_integrations(names: Sequence[str]) -> None:
-    """See that the Trainer can log to these. Raises: UsageError for an unknown one, MissingDependencyError."""
-    from transformers.integrations.integration_utils import (
-        INTEGRATION_TO_CALLBACK,
-        get_available_reporting_integrations,
-    )
-
-    if tuple(names) in (("all",), ("none",)):
-        return
-    for name in names:
-        if name not in INTEGRATION_TO_CALLBACK:
-            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
-            raise UsageError(f"--report-to: unknown {name!r:.60}; choose from {known}, all, none")
-        if name not in get_available_reporting_integrations():
-            raise MissingDependencyError(
-                f"--report-to {name}: its package is not installed; install it, or choose others"
-            )
-
-
-def training_arguments(
-    options: SparsifyOptions, folder: Path, device: torch.device, *, batch_size: int, seed: int
-) -> TrainingArguments:
-    """The Trainer's arguments for a point of a sweep."""
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        max_steps=options.max_steps,
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=options.gradient_accumulation_steps,
-        max_grad_norm=options.max_grad_norm,
-        bf16=options.bf16,
-        fp16=options.fp16,
-        seed=seed,
-        use_cpu=device.type == "cpu",
-        logging_steps=options.logging_steps,
-        logging_nan_inf_filter=False,  # it would look at the loss of every step, and wait for the device
-        report_to=list(options.report_to) or "none",
-        save_strategy="steps" if options.save_steps else "no",
-        save_steps=options.save_steps or 500,
-        save_total_limit=2,  # the older one is whole while the newer is written
-        train_sampling_strategy="sequential",
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        dataloader_pin_memory=device.type == "cuda",
-        accelerator_config={"non_blocking": True},
-        ddp_find_unused_parameters=options.train == "all",
-    )
-    arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs of one process would run copies that are not attached
-    if device.type == "cuda" and device.index is not None:  # a single process would train on cuda:0
-        torch.cuda.set_device(device)
-        arguments._setup_devices = device
-    return arguments
-
-
-@contextmanager
-def _wanting_gradients(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Ask for the weights' gradients, or for none; afterwards as before."""
-    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    for parameter, _ in before:
-        parameter.requires_grad_(wanted)
-    try:
-        yield
-    finally:
-        for parameter, wants in before:
-            parameter.requires_grad_(wants)
-            parameter.grad = None
-
-
-@contextmanager
-def _checkpointing(model: PreTrainedModel) -> Iterator[None]:
-    name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # renamed
-    getattr(model, f"{name}_checkpointing_enable")({"use_reentrant": False})
-    try:
-        yield
-    finally:
-        getattr(model, f"{name}_checkpointing_disable")()
-
-
-def _last_checkpoint(folder: Path) -> str | None:
-    """The last checkpoint that was written to its end."""
-    whole = [mark.parent for mark in folder.glob(f"checkpoint-*/{_WHOLE}")]
-    return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None

@@ -6,8 +6,15 @@ import math
 from dataclasses import dataclass, field
 
 from attnprobe.errors import UsageError
-from attnprobe.options import LARGEST_SEED, ModelOptions
 from attnprobe.sparsify.methods import METHODS
+from attnprobe.training.options import (
+    LARGEST_RATE,
+    TrainingOptions,
+    require_above_zero,
+    require_choices,
+    require_from_zero,
+    require_whole,
+)
 
 GRANULARITY_NAMES = ("cell", "offset", "block", "head")
 """The names in `attnprobe.masks.granularity`, which needs torch; a test compares. The same holds for the next three."""
@@ -17,12 +24,10 @@ DIAGONAL_NAMES = ("free", "keep", "drop")
 TRAINABLE = ("gates", "all")
 ENGINES = ("local", "ray")
 SPLITS = ("train", "eval")
-LARGEST_RATE = 1000.0
-"""Of learning rates and weight decay: far beyond any use, and far from where float32 ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparsifyOptions:
+class SparsifyOptions(TrainingOptions):
     """What is learnt, beside which controls, and how. The metadata's `help` is shown by the command line.
 
     Raises:
@@ -44,9 +49,6 @@ class SparsifyOptions:
             + ".",
             "choices": tuple(METHODS),
         },
-    )
-    seeds: tuple[str, ...] = field(
-        default=(), metadata={"help": "Seeds, each of which learns a mask of its own. [default: --seed]"}
     )
     granularity: str = field(
         default="offset",
@@ -85,20 +87,7 @@ class SparsifyOptions:
             "help": "Tune the weights under each control's mask too, with every seed, for as many steps as DAM has."
         },
     )
-    max_steps: int = field(default=600, metadata={"help": "Optimizer steps."})
     gate_learning_rate: float = field(default=0.03, metadata={"help": "Learning rate of the gates."})
-    learning_rate: float = field(
-        default=5e-5, metadata={"help": "Highest learning rate of the weights; warmed up, then falling to 0."}
-    )
-    weight_decay: float = field(default=0.01, metadata={"help": "Of the weights; gates have none."})
-    warmup: float = field(default=0.05, metadata={"help": "Share of the steps in which the weights' rate rises."})
-    max_grad_norm: float = field(default=1.0, metadata={"help": "Largest norm of the gradient of all that is trained."})
-    distill: float = field(
-        default=0.7,
-        metadata={
-            "help": "Share of the loss that is the divergence from the dense model; the rest is the objective's loss."
-        },
-    )
     relaxation: str = field(
         default="straight-through",
         metadata={
@@ -145,10 +134,6 @@ class SparsifyOptions:
         },
     )
     draws: int = field(default=3, metadata={"help": "Draws of the random control."})
-    held_out: float = field(
-        default=0.1,
-        metadata={"help": "Share of the training rows (at most 1000) held out; all choices are made on them."},
-    )
     max_drop: float = field(
         default=1.0,
         metadata={
@@ -158,17 +143,6 @@ class SparsifyOptions:
     )
     kernel_block: int = field(
         default=128, metadata={"help": "Side of the blocks that block sparsity counts, in tokens."}
-    )
-    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Batches in an optimizer step."})
-    gradient_checkpointing: bool = field(default=False, metadata={"help": "Trade time for memory, in training."})
-    bf16: bool = field(default=False, metadata={"help": "Train under bfloat16 autocast."})
-    fp16: bool = field(default=False, metadata={"help": "Train under float16 autocast (GPUs)."})
-    save_steps: int = field(
-        default=0, metadata={"help": "Save the training every so many steps, for --resume; 0: only whole points."}
-    )
-    logging_steps: int = field(default=25, metadata={"help": "Steps between two rows of training.csv."})
-    report_to: tuple[str, ...] = field(
-        default=(), metadata={"help": "Integrations of transformers' Trainer to log to, such as tensorboard."}
     )
     engine: str = field(
         default="local",
@@ -181,9 +155,9 @@ class SparsifyOptions:
     num_cpus: float = field(default=1.0, metadata={"help": "ray: CPUs that a point asks for."})
     num_gpus: float = field(default=0.0, metadata={"help": "ray: GPUs that a point asks for."})
     window: int = field(default=4, metadata={"help": "Reach of the class `neighbour`, in tokens."})
-    resamples: int = field(default=1000, metadata={"help": "Bootstrap resamples behind each 95 % interval."})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require_choices(self)
         _require_ranges(self)
         if self.final_temperature > self.temperature:
@@ -193,43 +167,18 @@ class SparsifyOptions:
             )
         if self.lambda_ is not None and not 0 < self.lambda_ < math.inf:
             raise UsageError(f"--lambda must be above 0 and finite, not {self.lambda_}")
-        if self.bf16 and self.fp16:
-            raise UsageError("--bf16 and --fp16 exclude each other: choose one")
         if self.granularity != "offset" and (self.symmetric or self.segment_aware):
             raise UsageError("--symmetric and --segment-aware are for --granularity offset: leave them out")
         if self.tune_controls and self.train != "all":
             raise UsageError("--tune-controls tunes weights, so it needs --train all")
         if self.engine != "ray" and self.address is not None:
             raise UsageError("--address is of a Ray cluster: give --engine ray as well")
-        _ = self.targets, self.seed_numbers
+        _ = self.targets
 
     @property
     def targets(self) -> tuple[float, ...]:
         """The target sparsities, ascending. Raises: UsageError."""
         return tuple(sorted({_target(text) for text in self.target_sparsity}))
-
-    @property
-    def seed_numbers(self) -> tuple[int, ...]:
-        """The seeds; empty when none is given. Raises: UsageError."""
-        for text in self.seeds:
-            if not text.isdecimal() or int(text) > LARGEST_SEED:
-                raise UsageError(f"--seeds must be whole numbers from 0 to {LARGEST_SEED}, by commas, not {text!r:.60}")
-        numbers = tuple(int(text) for text in self.seeds)
-        if len(set(numbers)) < len(numbers):
-            raise UsageError(f"--seeds must differ, and {','.join(self.seeds)} do not: give each once")
-        return numbers
-
-
-def require_trainable(model: ModelOptions, options: SparsifyOptions) -> None:
-    """See that what is asked for can be trained on the device and in the type asked for. Raises: UsageError."""
-    on_gpu = model.device.startswith("cuda") or (options.engine == "ray" and options.num_gpus > 0)
-    if options.fp16 and not on_gpu:
-        raise UsageError(f"--fp16 trains on GPUs alone, not on --device {model.device}: give --device cuda, or --bf16")
-    if options.train == "all" and model.dtype == "float16":
-        raise UsageError(
-            "--train all needs weights that small steps can change, which --dtype float16 rounds away: leave --dtype "
-            "out, and give --bf16 or --fp16 for speed"
-        )
 
 
 def _target(text: str) -> float:
@@ -245,7 +194,7 @@ def _target(text: str) -> float:
 
 
 def _require_choices(options: SparsifyOptions) -> None:
-    for flag, values, choices in (
+    require_choices(
         ("--methods", options.methods, tuple(METHODS)),
         ("--granularity", (options.granularity,), GRANULARITY_NAMES),
         ("--share", (options.share,), SHARING_NAMES),
@@ -254,53 +203,27 @@ def _require_choices(options: SparsifyOptions) -> None:
         ("--relaxation", (options.relaxation,), RELAXATION_NAMES),
         ("--engine", (options.engine,), ENGINES),
         ("--count-on", (options.count_on,), SPLITS),
-    ):
-        if not values:
-            raise UsageError(f"{flag} must name at least one of {', '.join(choices)}")
-        for number, value in enumerate(values):
-            if value not in choices:
-                raise UsageError(f"{flag}: unknown {value!r}; choose from {', '.join(choices)}")
-            if value in values[:number]:
-                raise UsageError(f"{flag} names {value!r} twice: give each once")
+    )
     if not options.target_sparsity:
         raise UsageError("--target-sparsity must name at least one share, such as 0.9")
 
 
 def _require_ranges(options: SparsifyOptions) -> None:
-    for flag, number, least in (
-        ("--max-steps", options.max_steps, 1),
+    require_whole(
         ("--block-size", options.block_size, 1),
         ("--draws", options.draws, 1),
         ("--kernel-block", options.kernel_block, 1),
-        ("--gradient-accumulation-steps", options.gradient_accumulation_steps, 1),
-        ("--save-steps", options.save_steps, 0),
-        ("--logging-steps", options.logging_steps, 1),
         ("--window", options.window, 2),
-        ("--resamples", options.resamples, 10),
-    ):
-        if number < least:
-            raise UsageError(f"{flag} must be at least {least}, not {number}")
-    for flag, value, low, high in (
-        ("--temperature", options.temperature, 0.0, math.inf),
-        ("--final-temperature", options.final_temperature, 0.0, math.inf),
-        ("--gate-learning-rate", options.gate_learning_rate, 0.0, LARGEST_RATE),
-        ("--learning-rate", options.learning_rate, 0.0, LARGEST_RATE),
-        ("--held-out", options.held_out, 0.0, 0.9),
-    ):
-        if not low < value <= high or math.isinf(value):
-            bound = "above 0 and finite" if math.isinf(high) else f"above {low:g} and at most {high:g}"
-            raise UsageError(f"{flag} must be {bound}, not {value}")
-    for flag, value, high in (
-        ("--distill", options.distill, 1.0),
+    )
+    require_above_zero(
+        ("--temperature", options.temperature, math.inf),
+        ("--final-temperature", options.final_temperature, math.inf),
+        ("--gate-learning-rate", options.gate_learning_rate, LARGEST_RATE),
+    )
+    require_from_zero(
         ("--ramp", options.ramp, 1.0),
         ("--settle", options.settle, 0.9),
-        ("--warmup", options.warmup, 1.0),
-        ("--weight-decay", options.weight_decay, LARGEST_RATE),
-        ("--max-grad-norm", options.max_grad_norm, math.inf),
         ("--max-drop", options.max_drop, 100.0),
         ("--num-cpus", options.num_cpus, math.inf),
         ("--num-gpus", options.num_gpus, math.inf),
-    ):
-        if not 0 <= value <= high or math.isinf(value):
-            bound = "at least 0 and finite" if math.isinf(high) else f"from 0 to {high:g}"
-            raise UsageError(f"{flag} must be {bound}, not {value}")
+    )

@@ -27,8 +27,7 @@ from attnprobe.masks.mask import Mask
 from attnprobe.options import ModelOptions
 from attnprobe.runs import Mode, RunFolder, open_run, replacing, require_usable
 from attnprobe.sparsify.engines import LOCAL, Engine, Job, Made
-from attnprobe.sparsify.learning import require_integrations
-from attnprobe.sparsify.options import SparsifyOptions, require_trainable
+from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.outcome import Outcome
 from attnprobe.sparsify.points import Point, plan_points
 from attnprobe.sparsify.ray_engine import RAY
@@ -43,6 +42,8 @@ from attnprobe.sparsify.tables import (
     tradeoff_table,
     training_table,
 )
+from attnprobe.training.options import require_trainable
+from attnprobe.training.trainer import require_integrations
 from attnprobe.workbench import Workbench
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,8 @@ def run_sparsify(
     if is_main():
         require_usable(output_dir, mode=mode)
     take_device(model.device)
-    require_trainable(model, options)
+    on_gpu = options.engine == "ray" and options.num_gpus > 0
+    require_trainable(model, options, weights=options.train == "all", on_gpu=on_gpu)
     require_integrations(options.report_to)
     with ENGINES[options.engine].ready(options, model), opened(name, data, model, options) as setting:
         points = plan_points(options, model.seed)

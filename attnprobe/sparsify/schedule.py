@@ -60,8 +60,3 @@ class Schedule:
             return 1.0
         first, last = self.options.temperature, self.options.final_temperature
         return float(first * (last / first) ** min(1.0, self.cooled(step)))
-
-    def weight_rate(self, step: int) -> float:
-        """Factor on the weights' learning rate: up over the warm-up, then down to 0 in a line."""
-        warm = self.steps * self.options.warmup
-        return min(1.0, (step + 1) / warm if warm else 1.0) * (1 - step / self.steps)

@@ -28,8 +28,8 @@ from attnprobe.masks.tokens import TokenRules
 from attnprobe.objectives import Objective
 from attnprobe.options import ModelOptions
 from attnprobe.sparsify.controls import GateSums
-from attnprobe.sparsify.lesson import DenseOutputs, Lesson, dense_copy
 from attnprobe.sparsify.options import SparsifyOptions
+from attnprobe.training.lesson import DenseOutputs, Lesson, dense_copy
 from attnprobe.workbench import KIND_OF_HEAD, Workbench, prepare
 
 logger = logging.getLogger(__name__)

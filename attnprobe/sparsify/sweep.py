@@ -17,11 +17,12 @@ from attnprobe.masks.mask import GateMask, JointMask, Mask, PatternMask
 from attnprobe.masks.relaxations import SMOOTHNESS
 from attnprobe.masks.sparsity import account
 from attnprobe.sparsify.controls import random_mask, scored_mask
-from attnprobe.sparsify.learning import DIVERGED, train
+from attnprobe.sparsify.learning import train
 from attnprobe.sparsify.outcome import Outcome
 from attnprobe.sparsify.points import Point
 from attnprobe.sparsify.scores import score
 from attnprobe.sparsify.setting import Setting
+from attnprobe.training.trainer import DIVERGED
 
 OPEN = 3.0
 """Logit at which gates start on average: open."""

@@ -339,7 +339,7 @@ def test_too_few_rows_for_an_interval(sandbox: Path, call: Call) -> None:
 )
 def test_a_training_that_diverges(options: str, sandbox: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """No row, no report, no export of what is no number; what was made before is kept."""
-    monkeypatch.setattr("attnprobe.sparsify.options.LARGEST_RATE", 1e30)
+    monkeypatch.setattr("attnprobe.training.options.LARGEST_RATE", 1e30)
     outcome = call(f"{NEW} --methods window,dam {options}")
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1

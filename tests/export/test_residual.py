@@ -89,7 +89,12 @@ def test_a_decoder_generates_the_same_with_and_without_a_cache(tmp_path: Path) -
     save_export(tmp_path / "export", checkpoint=checkpoint, residual=residual, card=Card(), provenance={})
     model = attnprobe.load(tmp_path / "export")
     ids = torch.tensor([[5, 6, 7, 8]])
-    asked: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
+    asked: dict[str, Any] = {
+        "max_new_tokens": 5,
+        "do_sample": False,
+        "pad_token_id": 0,
+        "attention_mask": torch.ones_like(ids),
+    }
     assert_identical(model.generate(ids, use_cache=True, **asked), model.generate(ids, use_cache=False, **asked))
 
 

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from attnprobe.runs import read_run
-from attnprobe.sparsify.learning import _Conductor, _last_checkpoint
+from attnprobe.sparsify.learning import _Conductor
+from attnprobe.training.trainer import last_checkpoint
 from tests.helpers.sweeps import ENVIRONMENT, lay_ground, sweep, tradeoff
 
 WEIGHTS: dict[str, Any] = {"train": "all", "seeds": ("0", "1"), "settle": 0.4, "save_steps": 5, "logging_steps": 1}
@@ -91,10 +92,10 @@ def test_stopped_while_gates_learn(ground: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path: Path) -> None:
-    assert _last_checkpoint(tmp_path / "none") is None
+    assert last_checkpoint(tmp_path / "none") is None
     for step in (2, 10, 12):
         (tmp_path / f"checkpoint-{step}").mkdir()
-    assert _last_checkpoint(tmp_path) is None
+    assert last_checkpoint(tmp_path) is None
     for step in (2, 10):
         (tmp_path / f"checkpoint-{step}" / "attnprobe-whole").touch()
-    assert _last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
