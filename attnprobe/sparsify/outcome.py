@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attnprobe.masks.mask import Mask, mask_from
 from attnprobe.masks.sparsity import Account
-from attnprobe.sparsify.scores import Scores
+from attnprobe.training.scores import Scores
 
 LOG_COLUMNS = ("step", "loss", "wanted_density", "density", "learning_rate")
 """Columns of the log of a training."""

@@ -34,15 +34,14 @@ from attnprobe.sparsify.ray_engine import RAY
 from attnprobe.sparsify.setting import Setting, opened
 from attnprobe.sparsify.sweep import require_reachable
 from attnprobe.sparsify.tables import (
-    Loss,
     choose,
-    compare,
     kept_table,
     tradeoff_row,
     tradeoff_table,
     training_table,
 )
 from attnprobe.training.options import require_trainable
+from attnprobe.training.scores import Loss, compare
 from attnprobe.training.trainer import require_integrations
 from attnprobe.workbench import Workbench
 

@@ -6,12 +6,14 @@ import shutil
 import time
 import zlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from attnprobe.distributed import is_main
 from attnprobe.errors import TrainingError, UsageError
+from attnprobe.masks.applying import applied
 from attnprobe.masks.gates import Gates
 from attnprobe.masks.mask import GateMask, JointMask, Mask, PatternMask
 from attnprobe.masks.relaxations import SMOOTHNESS
@@ -20,8 +22,8 @@ from attnprobe.sparsify.controls import random_mask, scored_mask
 from attnprobe.sparsify.learning import train
 from attnprobe.sparsify.outcome import Outcome
 from attnprobe.sparsify.points import Point
-from attnprobe.sparsify.scores import score
 from attnprobe.sparsify.setting import Setting
+from attnprobe.training.scores import score
 from attnprobe.training.trainer import DIVERGED
 
 OPEN = 3.0
@@ -72,8 +74,12 @@ def run_point(setting: Setting, point: Point, folder: Path, *, resume: bool = Fa
     bench = setting.bench
     dense = point.kind == "dense" and point.train == "none"
     everyone = list(range(len(bench.encoded)))
-    scores = score(setting, mask, bench.encoded, everyone, dense=dense)
-    held_out = score(setting, mask, setting.lesson.encoded, setting.held_out, dense=dense)
+
+    def within() -> AbstractContextManager[None]:
+        return nullcontext() if mask is None else applied(setting.session, mask, setting.rules)
+
+    scores = score(setting, bench.encoded, everyone, dense=dense, within=within)
+    held_out = score(setting, setting.lesson.encoded, setting.held_out, dense=dense, within=within)
     kept, counted_sparsity = None, 0.0
     if mask is not None:
         counted_sparsity = _counted_sparsity(setting, mask)

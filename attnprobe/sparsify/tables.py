@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from attnprobe.data.positions import BIDIRECTIONAL, CAUSAL, partition
-from attnprobe.metrics import METRICS
 from attnprobe.sparsify.outcome import LOG_COLUMNS, Outcome
 from attnprobe.sparsify.points import Point
-from attnprobe.sparsify.scores import Scores
-from attnprobe.statistics import metric_interval
+from attnprobe.training.scores import Loss
 
 CLASSES = tuple(dict.fromkeys([*BIDIRECTIONAL, *CAUSAL]))
 
@@ -35,57 +31,6 @@ TRAINING_COLUMNS = ("point", *LOG_COLUMNS)
 
 AS_SPARSE = 0.005
 """Difference in sparsity up to which two masks count as equally sparse: how far a target may be missed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """What a model loses against the dense one, in the metric's unit.
-
-    Attributes:
-        value, dense: the metric of both.
-        low, high: 95 % interval of the value.
-        drop: dense - value.
-        drop_low, drop_high: 95 % interval of the drop, paired over examples.
-    """
-
-    value: float
-    dense: float
-    low: float
-    high: float
-    drop: float
-    drop_low: float
-    drop_high: float
-
-
-def compare(metric: str, scores: Scores, dense: Scores, *, resamples: int, seed: int) -> Loss:
-    """The metric of a model and of the dense one on the same examples."""
-    compute = METRICS[metric].compute
-    columns = scores.prediction.shape[1]
-    both = np.concatenate([scores.prediction, dense.prediction], axis=1)
-
-    def alone(predictions: NDArray[np.floating], labels: NDArray[np.floating]) -> float:
-        return compute(_squeezed(predictions), labels)
-
-    def drop(predictions: NDArray[np.floating], labels: NDArray[np.floating]) -> float:
-        return alone(predictions[:, columns:], labels) - alone(predictions[:, :columns], labels)
-
-    reference = scores.reference
-    low, high = metric_interval(alone, scores.prediction, reference, resamples=resamples, seed=seed)
-    drop_low, drop_high = metric_interval(drop, both, reference, resamples=resamples, seed=seed)
-    value, of_dense = alone(scores.prediction, reference), alone(dense.prediction, reference)
-    return Loss(
-        value=value,
-        dense=of_dense,
-        low=low,
-        high=high,
-        drop=of_dense - value,
-        drop_low=drop_low,
-        drop_high=drop_high,
-    )
-
-
-def _squeezed(predictions: NDArray[np.floating]) -> NDArray[np.floating]:
-    return predictions[:, 0] if predictions.shape[1] == 1 else predictions
 
 
 def choose(

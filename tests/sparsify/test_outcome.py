@@ -14,7 +14,7 @@ from attnprobe.masks.granularity import Granularity
 from attnprobe.masks.mask import GateMask, JointMask, Mask, PatternMask
 from attnprobe.masks.sparsity import account
 from attnprobe.sparsify.outcome import LOG_COLUMNS, Outcome
-from attnprobe.sparsify.scores import Scores
+from attnprobe.training.scores import Scores
 from tests.helpers.ragged import TEXTS, positions_of, rules_of
 from tests.helpers.tolerance import assert_identical
 

@@ -15,19 +15,17 @@ from attnprobe.masks.mask import GateMask
 from attnprobe.masks.sparsity import Account
 from attnprobe.sparsify.outcome import Outcome
 from attnprobe.sparsify.points import Point
-from attnprobe.sparsify.scores import Scores
 from attnprobe.sparsify.tables import (
     COLUMNS,
     KEPT_COLUMNS,
     TRAINING_COLUMNS,
-    Loss,
     choose,
-    compare,
     kept_table,
     tradeoff_row,
     tradeoff_table,
     training_table,
 )
+from attnprobe.training.scores import Loss, Scores, compare
 
 DOCUMENTED = [
     *("point", "checkpoint", "data", "method", "granularity", "sharing", "diagonal", "train", "target"),
