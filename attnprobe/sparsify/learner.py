@@ -13,9 +13,9 @@ from attnprobe.masks.applying import PassReader, of_queries
 from attnprobe.masks.gates import Gates
 from attnprobe.masks.mask import Mask, spread
 from attnprobe.masks.tokens import TokenRules
-from attnprobe.objectives import Objective, Prepared
+from attnprobe.objectives import Objective
 from attnprobe.scoring import first_output
-from attnprobe.training.lesson import DenseOutputs, prepared_from
+from attnprobe.training.lesson import DenseOutputs, mixed_loss, prepared_from
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -71,7 +71,7 @@ class Learner(nn.Module):
             prepared = prepared.with_dense(self.dense.of(prepared))
         self.values = self.gates.draw() if self.gates is not None and self.fixed is None else None
         output = self.objective.output(first_output(self.model, prepared.inputs), prepared)
-        loss = self._loss(output, prepared)
+        loss = mixed_loss(self.objective, output, prepared, self.distill)
         if self.gates is not None:
             if self.fixed is not None:
                 loss = loss + 0.0 * self.gates.logits.sum()  # every process has a gradient for every parameter
@@ -84,14 +84,6 @@ class Learner(nn.Module):
         assert self.gates is not None
         assert self.values is not None
         return self.values[..., :-2].sum() if self.paper_form else self.gates.density().float()
-
-    def _loss(self, output: Tensor, prepared: Prepared) -> Tensor:
-        if prepared.dense is None:
-            return self.objective.loss(output, prepared).nanmean()
-        divergence = self.objective.divergence(output, prepared).nanmean()
-        if self.objective.kind == "fidelity" or self.distill == 1:
-            return divergence
-        return (1 - self.distill) * self.objective.loss(output, prepared).nanmean() + self.distill * divergence
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attnprobe.attention import AttentionSession
@@ -19,12 +18,11 @@ from attnprobe.quiet import quiet_transformers
 from attnprobe.sparsify.learner import Learner, gated
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.schedule import Schedule
-from attnprobe.training.lesson import DenseOutputs, Lesson, training_order
+from attnprobe.training.lesson import DenseOutputs, Lesson
 from attnprobe.training.trainer import (
-    QuietTrainer,
     checkpointing,
     last_checkpoint,
-    own_rows,
+    trainer_of,
     training_arguments,
     wanting_gradients,
     weight_groups,
@@ -168,25 +166,15 @@ def _trainer(
         of_weights = weight_groups(learner.model, options)
         groups += of_weights
         rates += [partial(weight_rate, options)] * len(of_weights)
-    optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
-    batch_size = arguments.per_device_train_batch_size
-    order = training_order(
-        lesson.encoded.lengths,
-        lesson.rows,
-        batch_size=batch_size,
-        batches=options.max_steps * options.gradient_accumulation_steps * arguments.world_size,
-        seed=arguments.seed,
-    )
-    if learner.dense is not None:
-        learner.dense.keep(lesson, min(own_rows(order, arguments), lesson.rows, key=len), batch_size)
-    trainer = QuietTrainer(
-        model=learner,
-        args=arguments,
-        train_dataset=order,
-        data_collator=lesson.collate,
-        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rates)),
+    return trainer_of(
+        learner,
+        lesson,
+        options,
+        arguments,
+        groups=groups,
+        rates=rates,
+        dense=learner.dense,
         callbacks=[conductor],
+        told=conductor.densities,
+        kept=frozenset({"gates.average"}),
     )
-    trainer.told = conductor.densities
-    trainer.kept = frozenset({"gates.average"})
-    return trainer

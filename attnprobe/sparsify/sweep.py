@@ -23,6 +23,7 @@ from attnprobe.sparsify.learning import train
 from attnprobe.sparsify.outcome import Outcome
 from attnprobe.sparsify.points import Point
 from attnprobe.sparsify.setting import Setting
+from attnprobe.training.lesson import needs_dense
 from attnprobe.training.scores import score
 from attnprobe.training.trainer import DIVERGED
 
@@ -61,7 +62,7 @@ def run_point(setting: Setting, point: Point, folder: Path, *, resume: bool = Fa
             mask=mask,
             density=None if point.target is None else 1 - point.target,
             train_weights=point.train != "gates",
-            dense=setting.dense if _needs_dense(setting) else None,
+            dense=setting.dense if needs_dense(setting.bench.objective, setting.options.distill) else None,
             folder=folder,
             batch_size=setting.model_options.per_device_batch_size,
             seed=point.seed,
@@ -187,7 +188,3 @@ def _counted_sparsity(setting: Setting, mask: Mask) -> float:
         kept += int((mask.keep(at, 0) & at.valid.unsqueeze(1)).sum())
         valid += int(at.valid.sum())
     return 1 - kept / valid
-
-
-def _needs_dense(setting: Setting) -> bool:
-    return setting.bench.objective.kind == "fidelity" or setting.options.distill > 0

@@ -64,6 +64,24 @@ def prepared_from(tensors: dict[str, Tensor]) -> Prepared:
     return Prepared(batch=batch, inputs=inputs, labels=labels)
 
 
+def mixed_loss(objective: Objective, output: Tensor, prepared: Prepared, distill: float) -> Tensor:
+    """(1 - distill) L + distill D, the mean over a batch: L the objective's loss, D the divergence from the dense.
+
+    Without dense outputs it is L alone; a fidelity objective's loss is D itself.
+    """
+    if prepared.dense is None:
+        return objective.loss(output, prepared).nanmean()
+    divergence = objective.divergence(output, prepared).nanmean()
+    if objective.kind == "fidelity" or distill == 1:
+        return divergence
+    return (1 - distill) * objective.loss(output, prepared).nanmean() + distill * divergence
+
+
+def needs_dense(objective: Objective, distill: float) -> bool:
+    """Whether :func:`mixed_loss` needs the dense model's outputs."""
+    return objective.kind == "fidelity" or distill > 0
+
+
 class DenseOutputs:
     """The dense model's scored outputs on training rows.
 

@@ -15,6 +15,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from attnprobe.distributed import is_main, wait_for_all
 from attnprobe.errors import MissingDependencyError, TrainingError, UsageError
+from attnprobe.training.lesson import DenseOutputs, Lesson, training_order
 from attnprobe.training.options import TrainingOptions
 
 if TYPE_CHECKING:
@@ -89,11 +90,55 @@ def weight_rate(options: TrainingOptions, step: int) -> float:
     return min(1.0, (step + 1) / warm if warm else 1.0) * (1 - step / options.max_steps)
 
 
-def own_rows(order: Sequence[int], arguments: TrainingArguments) -> list[int]:
-    """The rows of a training's order that this process reads, of one or several."""
-    size = arguments.per_device_train_batch_size
-    starts = range(arguments.process_index * size, len(order), arguments.world_size * size)
-    return [row for start in starts for row in order[start : start + size]]
+def trainer_of(
+    learner: nn.Module,
+    lesson: Lesson,
+    options: TrainingOptions,
+    arguments: TrainingArguments,
+    *,
+    groups: list[dict[str, Any]],
+    rates: list[Callable[[int], float]],
+    dense: DenseOutputs | None,
+    callbacks: Sequence[TrainerCallback],
+    told: Callable[[int], dict[str, float]],
+    kept: frozenset[str] = frozenset(),
+) -> QuietTrainer:
+    """A Trainer that is ready to train.
+
+    Args:
+        learner: gives ``loss`` for a batch of the lesson.
+        lesson: what is trained on.
+        options: how.
+        arguments: the Trainer's own.
+        groups: AdamW's groups of parameters.
+        rates: factor on each group's learning rate, by step.
+        dense: the dense model's outputs, where the loss needs them: those that will be asked for are computed now.
+        callbacks: the Trainer's own.
+        told, kept: see :class:`QuietTrainer`.
+    """
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
+    size, processes = arguments.per_device_train_batch_size, arguments.world_size
+    order = training_order(
+        lesson.encoded.lengths,
+        lesson.rows,
+        batch_size=size,
+        batches=options.max_steps * options.gradient_accumulation_steps * processes,
+        seed=arguments.seed,
+    )
+    if dense is not None:
+        starts = range(arguments.process_index * size, len(order), processes * size)
+        own = [row for start in starts for row in order[start : start + size]]
+        dense.keep(lesson, min(own, lesson.rows, key=len), size)
+    trainer = QuietTrainer(
+        model=learner,
+        args=arguments,
+        train_dataset=order,
+        data_collator=lesson.collate,
+        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rates)),
+        callbacks=list(callbacks),
+    )
+    trainer.told, trainer.kept = told, kept
+    return trainer
 
 
 def require_integrations(names: Sequence[str]) -> None:

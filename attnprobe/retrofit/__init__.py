@@ -1,0 +1,1 @@
+"""`attnprobe retrofit`: residual attention for a finished checkpoint, by brief continued training, with controls."""
