@@ -125,13 +125,7 @@ def _open(
             identity={
                 "seed": model.seed,
                 **bench.identity(setting.session.sites),
-                "training": {
-                    "source": setting.training.source,
-                    "digest": setting.training.digest,
-                    "examples": len(setting.lesson.rows),
-                    "held_out": len(setting.held_out),
-                    "truncated": setting.lesson.encoded.truncated,
-                },
+                "training": setting.identity(),
             },
             files=FILES,
             mode=mode,

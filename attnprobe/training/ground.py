@@ -84,6 +84,16 @@ class Ground:
         self.dense = DenseOutputs(self.dense_model, bench.objective)
         self.initial = None if dense_model is None else dense_model.state_dict()
 
+    def identity(self) -> dict[str, object]:
+        """What run.json tells of the training data."""
+        return {
+            "source": self.training.source,
+            "digest": self.training.digest,
+            "examples": len(self.lesson.rows),
+            "held_out": len(self.held_out),
+            "truncated": self.lesson.encoded.truncated,
+        }
+
     def restore(self) -> None:
         """Give the model its first weights again, after a training that changed them."""
         if self.initial is not None:

@@ -1,0 +1,274 @@
+"""A retrofit run: every training, each result on disk as it comes, then tables, the export, the report."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from attnprobe.attention import evaluating
+from attnprobe.data.sources import DataOptions
+from attnprobe.distributed import is_main, share, take_device
+from attnprobe.errors import UnsupportedModelError, UsageError
+from attnprobe.export.card import Card
+from attnprobe.export.format import RECORD
+from attnprobe.export.verification import checks_of
+from attnprobe.export.writing import save_export
+from attnprobe.options import ModelOptions
+from attnprobe.residual.stream import residual
+from attnprobe.retrofit.options import RetrofitOptions
+from attnprobe.retrofit.outcome import Outcome
+from attnprobe.retrofit.points import Training, plan_trainings
+from attnprobe.retrofit.sweep import RetrofitGround, opened, run_training
+from attnprobe.retrofit.tables import (
+    attention_table,
+    choose,
+    retrofit_row,
+    retrofit_table,
+    sparsity_table,
+    training_table,
+)
+from attnprobe.runs import Mode, RunFolder, open_run, replacing, require_usable
+from attnprobe.training.options import require_trainable
+from attnprobe.training.scores import Scores, compare
+from attnprobe.training.trainer import require_integrations
+
+logger = logging.getLogger(__name__)
+
+FILES = ("retrofit.csv", "attention.csv", "sparsity.csv", "training.csv", "report.html", "model/")
+MODEL = "model"
+"""Folder of the exported model in a run folder."""
+
+_CHECKED_ROWS = 8
+
+
+def run_retrofit(
+    name: str,
+    *,
+    data: DataOptions,
+    model: ModelOptions,
+    options: RetrofitOptions,
+    output_dir: Path,
+    mode: Mode = "new",
+    quiet: bool = False,
+    command_line: str | None = None,
+) -> RunFolder:
+    """Give a checkpoint residual attention beside its controls, and leave a run folder with tables, model and report.
+
+    Args:
+        name: the checkpoint: folder, hub id, ``demo`` or an earlier export.
+        data: what to learn from and to measure on.
+        model: how to open and score it.
+        options: what to train.
+        output_dir: the run folder.
+        mode: see :func:`~attnprobe.runs.open_run`.
+        quiet: no progress bar.
+        command_line: what the user typed, for the report.
+
+    Raises:
+        AttnProbeError: see the parts; VerificationError when the exported model is not what was measured.
+    """
+    from attnprobe.report import write_report
+
+    if is_main():
+        require_usable(output_dir, mode=mode)
+    take_device(model.device)
+    require_trainable(model, options, weights=True)
+    require_integrations(options.report_to)
+    with opened(name, data, model, options) as ground:
+        _require_plain(ground)
+        trainings = plan_trainings(
+            options, model.seed, sites=ground.sites, can_align=options.align == "none" or _can_align(ground)
+        )
+        run = _open(ground, name, data, output_dir, mode, command_line)
+        if not run.complete:
+            _train(run, ground, trainings, resume=mode == "resume", quiet=quiet)
+            if is_main():
+                _conclude(run, ground, trainings)
+        else:
+            logger.warning("%s is complete already; nothing is left to do", output_dir)
+    if is_main() and not (run.complete and (output_dir / "report.html").exists()):
+        run.finish()
+        write_report(output_dir)
+    share(None, device=model.device)
+    return run
+
+
+def _require_plain(ground: RetrofitGround) -> None:
+    """See that the checkpoint can be given residual attention. Raises: UsageError, UnsupportedModelError."""
+    checkpoint = ground.bench.checkpoint
+    if checkpoint.residual is not None:
+        raise UsageError(f"{checkpoint.name} has residual attention already: begin with the checkpoint it was made of")
+    if ground.sites < 2:
+        raise UnsupportedModelError(
+            f"{checkpoint.name} has one site of attention: there is nothing below it to take in"
+        )
+    if checkpoint.mask is not None and checkpoint.mask.shape is not None and ground.options.align != "none":
+        raise UsageError(
+            f"{checkpoint.name} has a mask by head, and heads that change places would lose theirs: give --align none, "
+            "or retrofit first and mask afterwards"
+        )
+
+
+def _can_align(ground: RetrofitGround) -> bool:
+    """Whether the model's heads can be aligned; said where they can't."""
+    try:
+        ground.begin(Training(kind="retrofit", align="scores"))
+    except UnsupportedModelError as error:
+        said = f"heads are not aligned: {error}"
+        logger.warning("%s", said)
+        ground.bench = replace(ground.bench, warnings=(*ground.bench.warnings, said))
+        return False
+    return True
+
+
+def _open(
+    ground: RetrofitGround, name: str, data: DataOptions, output_dir: Path, mode: Mode, command_line: str | None
+) -> RunFolder:
+    """The run folder, which the main process makes; the others know it by its record."""
+    model = ground.model_options
+    run: RunFolder | None = None
+    if is_main():
+        run = open_run(
+            output_dir,
+            command="retrofit",
+            command_line=command_line,
+            arguments={"checkpoint": name, **asdict(data), **asdict(model), **asdict(ground.options)},
+            identity={
+                "seed": model.seed,
+                **ground.bench.identity(ground.session.sites),
+                "training": ground.identity(),
+            },
+            files=FILES,
+            mode=mode,
+        )
+        if mode == "overwrite" and (output_dir / MODEL / RECORD).is_file():
+            shutil.rmtree(output_dir / MODEL)
+    record = share(run.record if run else None, device=model.device)
+    return run or RunFolder(output_dir, record)
+
+
+def _train(run: RunFolder, ground: RetrofitGround, trainings: Sequence[Training], *, resume: bool, quiet: bool) -> None:
+    """Make every training that is not made yet."""
+    device = ground.model_options.device
+    todo = share([training for training in trainings if not run.has_piece(training.name)], device=device)
+    hidden = quiet or not is_main() or None
+    for training in tqdm(todo, initial=len(trainings) - len(todo), total=len(trainings), disable=hidden):
+        folder = run.path / "partial" / f"training-{training.name}"
+        dense = None if training.kind == "dense" else Outcome.of(next(run.pieces(["dense"])))
+        outcome = run_training(ground, training, folder, dense=dense, resume=resume)
+        if is_main():
+            _keep_weights(run, ground, trainings, training, outcome)
+            run.keep_piece(training.name, outcome.arrays())
+        share(None, device=device)
+
+
+def _weights_file(run: RunFolder) -> Path:
+    return run.path / "partial" / "weights.pt"
+
+
+def _keep_weights(
+    run: RunFolder, ground: RetrofitGround, trainings: Sequence[Training], training: Training, outcome: Outcome
+) -> None:
+    """Keep the weights of the training that would be exported if there were no other."""
+    made = [other for other in trainings if run.has_piece(other.name)]
+    outcomes = dict(zip((t.name for t in made), map(Outcome.of, run.pieces([t.name for t in made])), strict=True))
+    outcomes[training.name] = outcome
+    held_out = {name: _value(ground, found.held_out) for name, found in outcomes.items()}
+    if choose([t for t in trainings if t.name in outcomes], held_out) is not training:
+        return
+    path = _weights_file(run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        torch.save({name: tensor.cpu() for name, tensor in ground.session.model.state_dict().items()}, temporary)
+
+
+def _value(ground: RetrofitGround, scores: Scores) -> float:
+    return compare(ground.bench.objective.metrics[0], scores, scores, resamples=10, seed=0).value
+
+
+def _conclude(run: RunFolder, ground: RetrofitGround, trainings: Sequence[Training]) -> None:
+    """Tables, and the export of the chosen model."""
+    names = [training.name for training in trainings]
+    outcomes = dict(zip(names, map(Outcome.of, run.pieces(names)), strict=True))
+    metric, options, bench = ground.bench.objective.metrics[0], ground.options, ground.bench
+    dense = outcomes["dense"]
+    on_data = {
+        name: compare(metric, outcome.scores, dense.scores, resamples=options.resamples, seed=bench.seed)
+        for name, outcome in outcomes.items()
+    }
+    held_out = {name: _value(ground, outcome.held_out) for name, outcome in outcomes.items()}
+    chosen = choose(trainings, held_out)
+    rows = [
+        retrofit_row(
+            training,
+            outcomes,
+            shared={"checkpoint": bench.checkpoint.name, "data": bench.examples.source, "gate": options.gate},
+            metric=metric,
+            on_data=on_data,
+            start=_value(ground, outcomes[training.name].start),
+            held_out=held_out[training.name],
+            resamples=options.resamples,
+            seed=bench.seed,
+            exported=training is chosen,
+        )
+        for training in trainings
+    ]
+    run.write_table("retrofit", retrofit_table(rows))
+    run.write_table("attention", attention_table(trainings, outcomes))
+    run.write_table("sparsity", sparsity_table(trainings, outcomes, options.gate))
+    run.write_table("training", training_table(trainings, outcomes))
+    if chosen is not None:
+        export(run, ground, chosen, outcomes[chosen.name], rows[trainings.index(chosen)])
+    run.save(
+        warnings=list(bench.warnings),
+        summary={
+            "dense": on_data["dense"].value,
+            "metric_name": metric,
+            "exported": None if chosen is None else chosen.name,
+            "max_drop": options.max_drop / 100,
+        },
+    )
+
+
+def export(
+    run: RunFolder, ground: RetrofitGround, training: Training, outcome: Outcome, row: Mapping[str, Any]
+) -> None:
+    """Write ``model/``, verified in a fresh process.
+
+    Raises:
+        VerificationError: the model that a fresh process loads gives other outputs.
+    """
+    bench, model = ground.bench, ground.session.model
+    model.load_state_dict(torch.load(_weights_file(run), weights_only=True))
+    lengths = np.argsort(bench.encoded.lengths, kind="stable")
+    spread = [int(lengths[at]) for at in np.unique(np.linspace(0, len(lengths) - 1, _CHECKED_ROWS).round().astype(int))]
+    inputs = next(bench.batches(bench.encoded.plan(_CHECKED_ROWS, rows=spread)[:1])).inputs
+    ended = outcome.residual
+    with nullcontext() if ended is None else residual(ground.session, ended), evaluating(model):
+        checks = checks_of(model, inputs)
+    shown = ("metric_name", "value", "ci_low", "ci_high", "dense", "drop", "drop_ci_low", "drop_ci_high")
+    results = {name: row[name] for name in (*shown, "entropy_median", "behind_continued")}
+    save_export(
+        run.path / MODEL,
+        checkpoint=bench.checkpoint,
+        residual=ended,
+        card=Card(
+            summary=f"{Path(bench.checkpoint.name).name}, trained for {outcome.steps} steps with residual attention.",
+            results=[results],
+            command=run.record.get("command_line"),
+            notes=[f"Measured on {bench.examples.source}, {len(bench.examples)} examples."],
+        ),
+        provenance={"training": training.name, "seed": training.seed, **results},
+        checks=checks,
+        trust_remote_code=ground.model_options.trust_remote_code,
+    )
+    ground.restore()

@@ -1,0 +1,195 @@
+"""Make one training of a retrofit run, and everything that is measured of it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnprobe.attention import AttentionSession
+from attnprobe.data.sources import DataOptions, Examples
+from attnprobe.distributed import is_main
+from attnprobe.errors import TrainingError
+from attnprobe.options import ModelOptions
+from attnprobe.residual.alignment import Alignment, align
+from attnprobe.residual.attention_statistics import measure
+from attnprobe.residual.stream import Residual, carried, residual
+from attnprobe.retrofit.learning import train
+from attnprobe.retrofit.options import RetrofitOptions
+from attnprobe.retrofit.outcome import Looks, Outcome
+from attnprobe.retrofit.points import Training
+from attnprobe.sparsify.options import SparsifyOptions
+from attnprobe.sparsify.points import Point
+from attnprobe.sparsify.setting import Setting
+from attnprobe.sparsify.sweep import run_point
+from attnprobe.training.ground import Ground, laid
+from attnprobe.training.scores import Scores, compare, score
+from attnprobe.training.trainer import DIVERGED
+from attnprobe.workbench import Workbench
+
+_LOOKED_AT = 500
+"""Evaluation rows on which attention is looked at, at most."""
+
+_ALIGNED_ON = 1000
+"""Training rows on which heads are compared, at most."""
+
+
+class RetrofitGround(Ground):
+    """What all trainings of a retrofit run share.
+
+    Attributes:
+        options: of the run.
+        alignment: of the heads, once it is known.
+    """
+
+    options: RetrofitOptions
+    alignment: Alignment | None = None
+    _aligned: dict[str, Tensor] | None = None
+
+    def begin(self, training: Training) -> None:
+        """Give the model the weights that a training begins with: the checkpoint's, its heads aligned where asked."""
+        self.restore()
+        if training.align == "none":
+            return
+        if self._aligned is None:
+            self.alignment = align(self.session, self._inputs(self.lesson.rows[:_ALIGNED_ON]))
+            self._aligned = {name: tensor.clone() for name, tensor in self.session.model.state_dict().items()}
+        self.session.model.load_state_dict(self._aligned)
+
+    def _inputs(self, rows: Any) -> Iterator[dict[str, Tensor]]:
+        encoded, device = self.lesson.encoded, self.session.model.device
+        for batch in map(encoded.batch, encoded.plan(self.model_options.per_device_batch_size, rows=list(rows))):
+            yield self.bench.objective.prepare(batch.to(device)).inputs
+
+    def looked_at(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        """Inputs of evaluation rows, and which of their tokens are no padding."""
+        encoded, device = self.bench.encoded, self.session.model.device
+        rows = list(range(min(_LOOKED_AT, len(encoded))))
+        for batch in map(encoded.batch, encoded.plan(self.model_options.per_device_batch_size, rows=rows)):
+            prepared = self.bench.objective.prepare(batch.to(device))
+            yield prepared.inputs, prepared.inputs["attention_mask"].bool()
+
+
+@contextmanager
+def opened(name: str, data: DataOptions, model: ModelOptions, options: RetrofitOptions) -> Iterator[RetrofitGround]:
+    """Open everything that the trainings of a run share. Raises: AttnProbeError, see the parts."""
+
+    def make(bench: Workbench, session: AttentionSession, training: Examples, dense_model: Any) -> RetrofitGround:
+        ground = RetrofitGround(bench, session, training, options, model, dense_model)
+        ground.options = options
+        return ground
+
+    with laid(name, data, model, weights=True, make=make) as ground:
+        yield ground
+
+
+def run_training(
+    ground: RetrofitGround, training: Training, folder: Path, *, dense: Outcome | None, resume: bool = False
+) -> Outcome:
+    """Train, and measure. The model has the training's weights afterwards.
+
+    Args:
+        ground: of the run.
+        training: which.
+        folder: where the Trainer keeps its checkpoints; removed at the end.
+        dense: the dense model's result; None for its own.
+        resume: go on with a training that ``folder`` holds.
+    """
+    began = time.monotonic()
+    ground.begin(training)
+    bench, options = ground.bench, ground.options
+    everyone = list(range(len(bench.encoded)))
+    start = dense.scores if dense is not None else score(ground, bench.encoded, everyone, dense=True)
+    if training.kind == "immediate":
+        ones = torch.ones(ground.sites - 1, 1, device=ground.session.model.device)
+        start = score(
+            ground, bench.encoded, everyone, within=lambda: carried(ground.session, training.variant, lambda: ones)
+        )
+    ended: Residual | None = None
+    log: list[dict[str, float]] = []
+    if training.kind != "dense":
+        gates, log = train(ground, training, options, folder, resume=resume)
+        ended = None if gates is None else gates.settled(training.variant)
+        _require_finite(ground, ended)
+        if is_main():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def within() -> AbstractContextManager[None]:
+        return nullcontext() if ended is None else residual(ground.session, ended)
+
+    scores = score(ground, bench.encoded, everyone, within=within)
+    held_out = score(ground, ground.lesson.encoded, ground.held_out, within=within)
+    with within():
+        looks = Looks.of(measure(ground.session, ground.looked_at()))
+        bears = [] if training.kind == "dense" else _bears(ground, training, folder)
+    alignment = ground.alignment if training.align != "none" else None
+    return Outcome(
+        start=start,
+        scores=scores,
+        held_out=held_out,
+        residual=ended,
+        looks=looks,
+        likeness=None if alignment is None else torch.tensor([*alignment.before, *alignment.after]).view(2, -1).numpy(),
+        bears=bears,
+        log=log,
+        steps=0 if training.kind == "dense" else options.max_steps,
+        seconds=round(time.monotonic() - began, 1),
+    )
+
+
+def _require_finite(ground: Ground, ended: Residual | None) -> None:
+    """See that a training has left numbers. Raises: TrainingError."""
+    trained = [*ground.session.model.parameters(), *(() if ended is None else (ended.gates,))]
+    if not all(bool(tensor.isfinite().all()) for tensor in trained):
+        raise TrainingError(DIVERGED)
+
+
+def _bears(ground: RetrofitGround, training: Training, folder: Path) -> list[dict[str, Any]]:
+    """What masks cost that are learnt for the model as it is now, under whatever is in force, weights frozen."""
+    options = ground.options
+    if not options.sparsify:
+        return []
+    asked = SparsifyOptions(
+        target_sparsity=options.sparsify,
+        methods=("dam",),
+        max_steps=options.sparsify_steps,
+        held_out=options.held_out,
+        resamples=options.resamples,
+        gradient_accumulation_steps=options.gradient_accumulation_steps,
+        bf16=options.bf16,
+        fp16=options.fp16,
+        logging_steps=options.logging_steps,
+    )
+    model = replace(ground.model_options, seed=training.seed)
+    setting = Setting(ground.bench, ground.session, ground.training, asked, model, None)
+    own = score(setting, ground.bench.encoded, list(range(len(ground.bench.encoded))))
+    rows = []
+    for target in asked.targets:
+        point = Point(
+            method="dam", granularity="offset", diagonal="free", train="gates", target=target, seed=training.seed
+        )
+        found = run_point(setting, point, folder.with_name(f"{folder.name}-{target:g}"))
+        rows.append({"target": target, "counted_sparsity": found.counted_sparsity, **_loss(ground, found.scores, own)})
+    return rows
+
+
+def _loss(ground: RetrofitGround, scores: Scores, own: Scores) -> dict[str, float]:
+    loss = compare(
+        ground.bench.objective.metrics[0], scores, own, resamples=ground.options.resamples, seed=ground.bench.seed
+    )
+    return {
+        "value": loss.value,
+        "ci_low": loss.low,
+        "ci_high": loss.high,
+        "unmasked": loss.dense,
+        "drop": loss.drop,
+        "drop_ci_low": loss.drop_low,
+        "drop_ci_high": loss.drop_high,
+    }
