@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": "What a checkpoint is, and what can be done with it.",
     "importance": "Which attention positions, heads and sites a checkpoint needs.",
     "sparsify": "Learn attention masks, with controls; export the masked model.",
+    "retrofit": "Residual attention for a finished checkpoint, with controls.",
     "evaluate": "Metric and loss of a checkpoint, gated or not, as JSON.",
     "report": "Make a run's report again, or merge several runs into one.",
 }

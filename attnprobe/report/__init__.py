@@ -8,6 +8,7 @@ from pathlib import Path
 from attnprobe.errors import RunFolderError
 from attnprobe.report.importance import importance_page
 from attnprobe.report.page import Page, write_page
+from attnprobe.report.retrofit import read_retrofit, retrofit_finding, retrofit_page
 from attnprobe.report.summary import finding, finding_of
 from attnprobe.report.tables import read_info, read_run
 from attnprobe.report.tradeoff.merging import FORMATS, merge_runs
@@ -25,12 +26,14 @@ def _importance_finding(run_dir: Path) -> str:
 PAGES: dict[str, Callable[[Path], Page]] = {
     "importance": lambda run_dir: importance_page(read_run(run_dir)),
     "sparsify": lambda run_dir: sweep_page(read_sweep(run_dir)),
+    "retrofit": lambda run_dir: retrofit_page(read_retrofit(run_dir)),
 }
 """The command that made a run folder -> what its page says."""
 
 FINDINGS: dict[str, Callable[[Path], str]] = {
     "importance": _importance_finding,
     "sparsify": lambda run_dir: sweep_finding(read_sweep(run_dir)),
+    "retrofit": lambda run_dir: retrofit_finding(read_retrofit(run_dir)),
 }
 """The command that made a run folder -> the first line of its page."""
 

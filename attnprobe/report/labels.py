@@ -46,7 +46,9 @@ FILES: dict[str, str] = {
     "maps.npz": "average attention of every head by token position",
     "tradeoff.csv": "one row a point: a method at a target, with its sparsity and what it costs",
     "kept.csv": "share of each class of positions that a head's mask keeps",
-    "training.csv": "loss and density of the gates while they learnt",
+    "training.csv": "what was logged in training",
+    "retrofit.csv": "one row a training: metric before and after, against its controls; what attention looks like",
+    "sparsity.csv": "what masks cost that were learnt afterwards",
     "masks.npz": "the masks of every point on one example",
     "model": "the exported model, which `attnprobe.load` reads",
 }

@@ -22,13 +22,32 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
     "heads.csv": ("site", "head", "special", "entropy_median"),
     "tradeoff.csv": ("point", "method", "target", "cell_sparsity", "metric_name", "value"),
     "kept.csv": ("point", "site", "head", "position_class", "kept"),
-    "training.csv": ("point", "step"),
+    "training.csv": ("step",),
+    "retrofit.csv": ("training", "kind", "variant", "seed", "metric_name", "value"),
+    "sparsity.csv": ("training", "kind", "target", "value"),
 }
 """The columns without which a table cannot be read; any other column that is missing reads as not measured."""
 
 TEXT = frozenset(
     ("method", "level", "position_class", "unit", "metric_name", "method_a", "method_b", "statistic", "special")
-) | frozenset(("point", "checkpoint", "data", "granularity", "sharing", "diagonal", "train", "exported"))
+) | frozenset(
+    (
+        "point",
+        "checkpoint",
+        "data",
+        "granularity",
+        "sharing",
+        "diagonal",
+        "train",
+        "exported",
+        "training",
+        "kind",
+        "variant",
+        "end",
+        "align",
+        "gate",
+    )
+)
 
 Info = Mapping[str, object]
 

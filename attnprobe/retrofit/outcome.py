@@ -8,44 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from attnprobe.residual.attention_statistics import AttentionStatistics
 from attnprobe.residual.stream import Residual
 from attnprobe.training.scores import Scores
 
 LOG_COLUMNS = ("step", "loss", "grad_norm", "gate", "learning_rate")
 """Columns of the log of a training."""
-
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of the entropy over rows that are kept."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Looks:
-    """What attention looks like, in summary.
-
-    Attributes:
-        entropy: float64 (sites, heads, 5): quantiles :data:`QUANTILES` over rows, in nats.
-        mean: float64 (sites, heads): mean over rows, in nats.
-        relative: float64 (sites, heads): median over rows of entropy / ln(valid keys).
-        divergence: float64 (sites - 1, heads below, heads above): mean JSD, in nats.
-    """
-
-    entropy: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    relative: NDArray[np.float64]
-    divergence: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, statistics: AttentionStatistics) -> Looks:
-        """The summary."""
-        return cls(
-            entropy=np.moveaxis(np.quantile(statistics.entropy.astype(np.float64), QUANTILES, axis=-1), 0, -1),
-            mean=statistics.entropy.astype(np.float64).mean(-1),
-            relative=np.nanmedian(statistics.relative.astype(np.float64), axis=-1),
-            divergence=statistics.divergence,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +27,7 @@ class Outcome:
         scores: on the evaluation data, after the last.
         held_out: on the training rows held out, after the last.
         residual: the residual attention it ended with.
-        looks: what its attention looks like on the evaluation data.
+        looks: what its attention looks like on the evaluation data, see :func:`~attnprobe.retrofit.looks.looks`.
         likeness: mean correlation of scores of adjacent sites' heads, before and after alignment, (2, sites - 1).
         bears: for each target sparsity, what a mask learnt under frozen weights loses: rows as plain values.
         log: rows of :data:`LOG_COLUMNS`.
@@ -69,7 +39,7 @@ class Outcome:
     scores: Scores
     held_out: Scores
     residual: Residual | None
-    looks: Looks
+    looks: pd.DataFrame
     likeness: NDArray[np.float64] | None
     bears: Sequence[Mapping[str, Any]]
     log: Sequence[Mapping[str, float]]
@@ -79,8 +49,9 @@ class Outcome:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As named arrays, to be stored."""
         arrays = self.start.arrays("start") | self.scores.arrays("eval") | self.held_out.arrays("held_out")
-        for name in ("entropy", "mean", "relative", "divergence"):
-            arrays[f"looks/{name}"] = getattr(self.looks, name)
+        for name in self.looks:
+            column = self.looks[name]
+            arrays[f"looks/{name}"] = column.to_numpy(dtype=str if name == "special" else np.float64)
         if self.likeness is not None:
             arrays["likeness"] = self.likeness
         numbers = {
@@ -103,7 +74,9 @@ class Outcome:
             scores=Scores.of(arrays, "eval"),
             held_out=Scores.of(arrays, "held_out"),
             residual=None if numbers["residual"] is None else Residual.of(numbers["residual"]),
-            looks=Looks(**{name: arrays[f"looks/{name}"] for name in ("entropy", "mean", "relative", "divergence")}),
+            looks=pd.DataFrame(
+                {n.removeprefix("looks/"): values for n, values in arrays.items() if n.startswith("looks/")}
+            ),
             likeness=arrays.get("likeness"),
             bears=numbers["bears"],
             log=[dict(zip(LOG_COLUMNS, row, strict=True)) for row in arrays["log"].tolist()],

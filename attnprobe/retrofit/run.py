@@ -29,8 +29,8 @@ from attnprobe.retrofit.outcome import Outcome
 from attnprobe.retrofit.points import Training, plan_trainings
 from attnprobe.retrofit.sweep import RetrofitGround, opened, run_training
 from attnprobe.retrofit.tables import (
-    attention_table,
     choose,
+    heads_of_all,
     retrofit_row,
     retrofit_table,
     sparsity_table,
@@ -43,7 +43,7 @@ from attnprobe.training.trainer import require_integrations
 
 logger = logging.getLogger(__name__)
 
-FILES = ("retrofit.csv", "attention.csv", "sparsity.csv", "training.csv", "report.html", "model/")
+FILES = ("retrofit.csv", "heads.csv", "sparsity.csv", "training.csv", "report.html", "model/")
 MODEL = "model"
 """Folder of the exported model in a run folder."""
 
@@ -223,7 +223,7 @@ def _conclude(run: RunFolder, ground: RetrofitGround, trainings: Sequence[Traini
         for training in trainings
     ]
     run.write_table("retrofit", retrofit_table(rows))
-    run.write_table("attention", attention_table(trainings, outcomes))
+    run.write_table("heads", heads_of_all(trainings, outcomes))
     run.write_table("sparsity", sparsity_table(trainings, outcomes, options.gate))
     run.write_table("training", training_table(trainings, outcomes))
     if chosen is not None:

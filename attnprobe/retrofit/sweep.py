@@ -19,11 +19,11 @@ from attnprobe.distributed import is_main
 from attnprobe.errors import TrainingError
 from attnprobe.options import ModelOptions
 from attnprobe.residual.alignment import Alignment, align
-from attnprobe.residual.attention_statistics import measure
 from attnprobe.residual.stream import Residual, carried, residual
 from attnprobe.retrofit.learning import train
+from attnprobe.retrofit.looks import looks
 from attnprobe.retrofit.options import RetrofitOptions
-from attnprobe.retrofit.outcome import Looks, Outcome
+from attnprobe.retrofit.outcome import Outcome
 from attnprobe.retrofit.points import Training
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.points import Point
@@ -33,9 +33,6 @@ from attnprobe.training.ground import Ground, laid
 from attnprobe.training.scores import Scores, compare, score
 from attnprobe.training.trainer import DIVERGED
 from attnprobe.workbench import Workbench
-
-_LOOKED_AT = 500
-"""Evaluation rows on which attention is looked at, at most."""
 
 _ALIGNED_ON = 1000
 """Training rows on which heads are compared, at most."""
@@ -67,14 +64,6 @@ class RetrofitGround(Ground):
         encoded, device = self.lesson.encoded, self.session.model.device
         for batch in map(encoded.batch, encoded.plan(self.model_options.per_device_batch_size, rows=list(rows))):
             yield self.bench.objective.prepare(batch.to(device)).inputs
-
-    def looked_at(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        """Inputs of evaluation rows, and which of their tokens are no padding."""
-        encoded, device = self.bench.encoded, self.session.model.device
-        rows = list(range(min(_LOOKED_AT, len(encoded))))
-        for batch in map(encoded.batch, encoded.plan(self.model_options.per_device_batch_size, rows=rows)):
-            prepared = self.bench.objective.prepare(batch.to(device))
-            yield prepared.inputs, prepared.inputs["attention_mask"].bool()
 
 
 @contextmanager
@@ -127,7 +116,7 @@ def run_training(
     scores = score(ground, bench.encoded, everyone, within=within)
     held_out = score(ground, ground.lesson.encoded, ground.held_out, within=within)
     with within():
-        looks = Looks.of(measure(ground.session, ground.looked_at()))
+        found = looks(ground, resamples=options.resamples)
         bears = [] if training.kind == "dense" else _bears(ground, training, folder)
     alignment = ground.alignment if training.align != "none" else None
     return Outcome(
@@ -135,7 +124,7 @@ def run_training(
         scores=scores,
         held_out=held_out,
         residual=ended,
-        looks=looks,
+        looks=found,
         likeness=None if alignment is None else torch.tensor([*alignment.before, *alignment.after]).view(2, -1).numpy(),
         bears=bears,
         log=log,

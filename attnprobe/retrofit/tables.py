@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import linear_sum_assignment
 
-from attnprobe.retrofit.outcome import LOG_COLUMNS, QUANTILES, Outcome
+from attnprobe.retrofit.outcome import LOG_COLUMNS, Outcome
 from attnprobe.retrofit.points import Training
 from attnprobe.training.scores import Loss, compare
 
@@ -18,16 +17,11 @@ COLUMNS = (
     *("checkpoint", "data", *_OF_TRAINING, "steps"),
     *("metric_name", "start", "value", "ci_low", "ci_high", "dense", "drop", "drop_ci_low", "drop_ci_high"),
     *("behind_continued", "behind_continued_ci_low", "behind_continued_ci_high", "loss", "heldout_value"),
-    *("entropy_mean", "entropy_median", "entropy_low", "entropy_high", "jsd_same", "jsd_matched"),
+    *("entropy_mean", "entropy_median", "entropy_spread", "jsd_same", "jsd_matched"),
     *("likeness_before", "likeness_after", "gate_mean", "grad_norm", "seconds", "examples", "exported"),
 )
-"""Columns of ``retrofit.csv``: metric, drops in its unit; entropy and JSD in nats, entropy's ends its 5 and 95 %."""
+"""Columns of ``retrofit.csv``: metric, drops in its unit; entropy and JSD in nats."""
 
-ATTENTION_COLUMNS = (
-    *("training", "site", "head"),
-    *(f"entropy_{round(100 * q):02d}" for q in QUANTILES),
-    *("entropy_mean", "entropy_relative", "jsd_same", "jsd_matched"),
-)
 SPARSITY_COLUMNS = (
     *(*_OF_TRAINING, "target", "counted_sparsity", "value", "ci_low", "ci_high"),
     *("unmasked", "drop", "drop_ci_low", "drop_ci_high"),
@@ -69,7 +63,7 @@ def retrofit_row(
     behind = None
     if control is not None and training.residual:
         behind = compare(metric, outcome.scores, control.scores, resamples=resamples, seed=seed)
-    looks = outcome.looks
+    looks = outcome.looks.query("special == 'included'")
     likeness = outcome.likeness
     return {
         **shared,
@@ -89,12 +83,11 @@ def retrofit_row(
         "behind_continued_ci_high": None if behind is None else behind.drop_high,
         "loss": float(np.nanmean(outcome.scores.loss)),
         "heldout_value": held_out,
-        "entropy_mean": float(looks.mean.mean()),
-        "entropy_median": float(np.median(looks.entropy[:, :, QUANTILES.index(0.5)])),
-        "entropy_low": float(looks.entropy[:, :, 0].mean()),
-        "entropy_high": float(looks.entropy[:, :, -1].mean()),
-        "jsd_same": float(np.einsum("lhh->lh", looks.divergence).mean()),
-        "jsd_matched": float(np.mean([pair[linear_sum_assignment(pair)].mean() for pair in looks.divergence])),
+        "entropy_mean": float(looks["entropy_mean"].mean()),
+        "entropy_median": float(looks["entropy_median"].median()),
+        "entropy_spread": float((looks["entropy_q75"] - looks["entropy_q25"]).mean()),
+        "jsd_same": float(looks["jsd_previous"].mean()),
+        "jsd_matched": float(looks["jsd_matched"].mean()),
         "likeness_before": None if likeness is None else float(likeness[0].mean()),
         "likeness_after": None if likeness is None else float(likeness[1].mean()),
         "gate_mean": None if outcome.residual is None else float(outcome.residual.gates.mean()),
@@ -122,21 +115,10 @@ def retrofit_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows).reindex(columns=list(COLUMNS)).astype({"seed": "Int64", "steps": "Int64"})
 
 
-def attention_table(trainings: Sequence[Training], outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
-    """``attention.csv``: entropy of every head's rows, and its distance from the site below."""
-    rows: list[tuple[Any, ...]] = []
-    for training in trainings:
-        looks = outcomes[training.name].looks
-        sites, heads, _ = looks.entropy.shape
-        for site in range(sites):
-            pair = looks.divergence[site - 1] if site else None
-            matched = None if pair is None else dict(zip(*reversed(linear_sum_assignment(pair)), strict=True))
-            for head in range(heads):
-                same = np.nan if pair is None else pair[head, head]
-                best = np.nan if pair is None or matched is None else pair[matched[head], head]
-                own = (*looks.entropy[site, head], looks.mean[site, head], looks.relative[site, head])
-                rows.append((training.name, site, head, *own, same, best))
-    return pd.DataFrame(rows, columns=list(ATTENTION_COLUMNS))
+def heads_of_all(trainings: Sequence[Training], outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
+    """``heads.csv``: entropy of every head's rows, and its distance from the site below, for every training."""
+    tables = [outcomes[t.name].looks.assign(training=t.name) for t in trainings]
+    return pd.concat(tables, ignore_index=True).astype({"site": int, "head": int, "matched_head": "Int64"})
 
 
 def sparsity_table(trainings: Sequence[Training], outcomes: Mapping[str, Outcome], gate: str) -> pd.DataFrame:
