@@ -294,12 +294,19 @@ def _sparsify(patient: _Patient) -> Verdict:
     return {"available": True, "text": text}
 
 
-def _retrofit(patient: _Patient) -> str:
+def _retrofit(patient: _Patient) -> Verdict:
+    readable = _measure(patient)
+    if not readable["available"]:
+        return readable
     if len(patient.sites) < 2:
-        return "the checkpoint has a single site, and residual attention needs two"
+        return {"available": False, "text": "it has a single site, and residual attention needs two"}
     if len({site.heads for site in patient.sites}) > 1:
-        return "the number of heads differs between sites, so a score stream would have to be projected"
-    return f"the checkpoint allows a score stream through {len(patient.sites)} sites of {patient.sites[0].heads} heads"
+        return {"available": False, "text": "its sites differ in heads, and head i adds to head i"}
+    if patient.checkpoint.residual is not None:
+        return {"available": False, "text": "it has residual attention already"}
+    heads, learns_from = patient.sites[0].heads, _LEARNS_FROM[patient.checkpoint.head.kind]
+    text = f"hands scores on through {len(patient.sites)} sites of {heads} heads, trained on {learns_from}"
+    return {"available": True, "text": text}
 
 
 def _finetune(patient: _Patient) -> str:
@@ -325,7 +332,7 @@ COMMANDS: dict[str, Callable[[_Patient], Verdict]] = {
     "importance": _measure,
     "evaluate": _measure,
     "sparsify": _sparsify,
-    "retrofit": _later(_retrofit),
+    "retrofit": _retrofit,
     "finetune": _later(_finetune),
     "export": _later(_export),
     "bench": _later(_bench),

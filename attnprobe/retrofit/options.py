@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from attnprobe.errors import UsageError
+from attnprobe.sparsify.options import parse_share
 from attnprobe.training.options import (
     LARGEST_RATE,
     TrainingOptions,
@@ -99,6 +101,13 @@ class RetrofitOptions(TrainingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.gradient_checkpointing:
+            raise UsageError(
+                "--gradient-checkpointing can't be had with residual attention: a layer that is recomputed alone does "
+                "not have the scores of the layers below it; leave it out"
+            )
+        for text in self.sparsify:
+            parse_share("--sparsify", text)
         if self.variants:
             require_choices(("--variants", self.variants, VARIANT_NAMES))
         if self.controls:

@@ -27,7 +27,7 @@ from attnprobe.residual.stream import residual
 from attnprobe.retrofit.options import RetrofitOptions
 from attnprobe.retrofit.outcome import Outcome
 from attnprobe.retrofit.points import Training, plan_trainings
-from attnprobe.retrofit.sweep import RetrofitGround, opened, run_training
+from attnprobe.retrofit.sweep import RetrofitGround, bearing, opened, points_of, run_training
 from attnprobe.retrofit.tables import (
     choose,
     heads_of_all,
@@ -37,6 +37,7 @@ from attnprobe.retrofit.tables import (
     training_table,
 )
 from attnprobe.runs import Mode, RunFolder, open_run, replacing, require_usable
+from attnprobe.sparsify.sweep import require_reachable
 from attnprobe.training.options import require_trainable
 from attnprobe.training.scores import Scores, compare
 from attnprobe.training.trainer import require_integrations
@@ -85,6 +86,9 @@ def run_retrofit(
     require_integrations(options.report_to)
     with opened(name, data, model, options) as ground:
         _require_plain(ground)
+        if options.sparsify:
+            setting = bearing(ground, model.seed)
+            require_reachable(setting, points_of(setting, model.seed))
         trainings = plan_trainings(
             options, model.seed, sites=ground.sites, can_align=options.align == "none" or _can_align(ground)
         )

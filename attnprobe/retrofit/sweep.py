@@ -26,7 +26,7 @@ from attnprobe.retrofit.options import RetrofitOptions
 from attnprobe.retrofit.outcome import Outcome
 from attnprobe.retrofit.points import Training
 from attnprobe.sparsify.options import SparsifyOptions
-from attnprobe.sparsify.points import Point
+from attnprobe.sparsify.points import Point, plan_points
 from attnprobe.sparsify.setting import Setting
 from attnprobe.sparsify.sweep import run_point
 from attnprobe.training.ground import Ground, laid
@@ -142,9 +142,21 @@ def _require_finite(ground: Ground, ended: Residual | None) -> None:
 
 def _bears(ground: RetrofitGround, training: Training, folder: Path) -> list[dict[str, Any]]:
     """What masks cost that are learnt for the model as it is now, under whatever is in force, weights frozen."""
-    options = ground.options
-    if not options.sparsify:
+    if not ground.options.sparsify:
         return []
+    setting = bearing(ground, training.seed)
+    own = score(setting, ground.bench.encoded, list(range(len(ground.bench.encoded))))
+    rows = []
+    for point in points_of(setting, training.seed):
+        found = run_point(setting, point, folder.with_name(f"{folder.name}-{point.target:g}"))
+        loss = _loss(ground, found.scores, own)
+        rows.append({"target": point.target, "counted_sparsity": found.counted_sparsity, **loss})
+    return rows
+
+
+def bearing(ground: RetrofitGround, seed: int) -> Setting:
+    """The setting in which masks are learnt for the model as it is, weights frozen."""
+    options = ground.options
     asked = SparsifyOptions(
         target_sparsity=options.sparsify,
         methods=("dam",),
@@ -156,17 +168,13 @@ def _bears(ground: RetrofitGround, training: Training, folder: Path) -> list[dic
         fp16=options.fp16,
         logging_steps=options.logging_steps,
     )
-    model = replace(ground.model_options, seed=training.seed)
-    setting = Setting(ground.bench, ground.session, ground.training, asked, model, None)
-    own = score(setting, ground.bench.encoded, list(range(len(ground.bench.encoded))))
-    rows = []
-    for target in asked.targets:
-        point = Point(
-            method="dam", granularity="offset", diagonal="free", train="gates", target=target, seed=training.seed
-        )
-        found = run_point(setting, point, folder.with_name(f"{folder.name}-{target:g}"))
-        rows.append({"target": target, "counted_sparsity": found.counted_sparsity, **_loss(ground, found.scores, own)})
-    return rows
+    model = replace(ground.model_options, seed=seed)
+    return Setting(ground.bench, ground.session, ground.training, asked, model, None)
+
+
+def points_of(setting: Setting, seed: int) -> list[Point]:
+    """A learnt mask at each target."""
+    return [point for point in plan_points(setting.options, seed) if point.kind == "learnt"]
 
 
 def _loss(ground: RetrofitGround, scores: Scores, own: Scores) -> dict[str, float]:

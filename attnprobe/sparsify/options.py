@@ -178,18 +178,19 @@ class SparsifyOptions(TrainingOptions):
     @property
     def targets(self) -> tuple[float, ...]:
         """The target sparsities, ascending. Raises: UsageError."""
-        return tuple(sorted({_target(text) for text in self.target_sparsity}))
+        return tuple(sorted({parse_share("--target-sparsity", text) for text in self.target_sparsity}))
 
 
-def _target(text: str) -> float:
+def parse_share(flag: str, text: str) -> float:
+    """A share such as 0.9 or 90%, above 0 and below 1. Raises: UsageError."""
     number, percent = text.removesuffix("%"), text.endswith("%")
     try:
         value = float(f"{float(number) / (100 if percent else 1):.6g}")  # as points are named
     except ValueError:
-        raise UsageError(f"--target-sparsity must be a share such as 0.9 or 90%, not {text!r}") from None
+        raise UsageError(f"{flag} must be a share such as 0.9 or 90%, not {text!r}") from None
     if not 0 < value < 1:
         hint = f"; for {text} per cent write {text}%" if not percent and 1 < value <= 100 else ""
-        raise UsageError(f"--target-sparsity must lie between 0 and 1 (0 % and 100 %), not {text}{hint}")
+        raise UsageError(f"{flag} must lie between 0 and 1 (0 % and 100 %), not {text}{hint}")
     return value
 
 
