@@ -25,6 +25,10 @@ from attnprobe.masks.patterns import PATTERNS
 from attnprobe.masks.relaxations import RELAXATIONS
 from attnprobe.options import GateOptions, ModelOptions
 from attnprobe.report.tradeoff.merging import FORMATS
+from attnprobe.residual.stream import VARIANTS
+from attnprobe.retrofit.looks import LOOKED_AT
+from attnprobe.retrofit.options import CONTROLS, DEEPEST_SUM
+from attnprobe.retrofit.run import FILES as RETROFIT_FILES
 from attnprobe.sparsify.methods import METHODS as MASK_METHODS
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.run import FILES as SPARSIFY_FILES
@@ -40,6 +44,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLE = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
 MASKS = (ROOT / "docs" / "masks.md").read_text(encoding="utf-8")
+RETROFIT = (ROOT / "docs" / "retrofit.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
@@ -88,6 +93,14 @@ def test_families() -> None:
 def test_files_of_a_run() -> None:
     assert set(_rows("Of `importance`")) == {*FILES, "run.json"}
     assert set(_rows("Of `sparsify`")) == {*SPARSIFY_FILES, "run.json", f"{MODEL}/"}
+    assert set(_rows("Of `retrofit`")) == {*RETROFIT_FILES, "run.json"}
+
+
+def test_retrofit() -> None:
+    assert list(_rows("The score stream", RETROFIT)) == list(VARIANTS)
+    assert list(_rows("The controls", RETROFIT)) == list(CONTROLS)
+    assert f"default up to {DEEPEST_SUM} sites" in RETROFIT
+    assert f"at most {LOOKED_AT} rows" in RETROFIT
 
 
 def test_masks() -> None:
