@@ -23,11 +23,11 @@ from attnprobe.masks.gates import Gates
 from attnprobe.options import ModelOptions
 from attnprobe.scoring import first_output
 from attnprobe.sparsify.learning import train
-from attnprobe.training.lesson import DenseOutputs, training_order
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.points import Point
 from attnprobe.sparsify.setting import Setting, opened
 from attnprobe.sparsify.sweep import make_gates
+from attnprobe.training.lesson import DenseOutputs, training_order
 from benchmarks.common import Comparison, compare, report
 
 POINT = Point(method="dam", granularity="offset", diagonal="free", target=0.9)
