@@ -73,8 +73,8 @@ def run_of(folder: Path, rows: list[dict[str, Any]], **tables: pd.DataFrame) -> 
 def test_the_first_line(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", [row(DENSE), row(CONTINUED), row(RETROFIT)])
     assert headline(run) == (
-        "With residual attention (sum, canonical end) after 250 steps, accuracy is 0.960 [0.950, 0.970]; the checkpoint "
-        "has 0.966. It is 0.8 points [-0.2, 1.8] behind as many steps without it (0.968), no measurable difference. A "
+        "With residual attention (sum, canonical end) after 250 steps, accuracy is 0.960 [0.950, 0.970]; the "
+        "checkpoint has 0.966. It is 0.8 points [-0.2, 1.8] behind as many steps without it (0.968), no measurable difference. A "
         "row of its attention has a median entropy of 0.719 nats, against 1.33 without."
     )
 
@@ -104,13 +104,8 @@ def test_no_retrofit(tmp_path: Path) -> None:
 
 
 def test_a_whole_page(tmp_path: Path) -> None:
-    rows = [
-        row(DENSE),
-        row(CONTINUED),
-        row({**RETROFIT, "exported": True}),
-        row({**RETROFIT, "align": "none"}),
-        row(IMMEDIATE),
-    ]
+    exported, unaligned = ({**RETROFIT, **more} for more in ({"exported": True}, {"align": "none"}))
+    rows = [row(of) for of in (DENSE, CONTINUED, exported, unaligned, IMMEDIATE)]
     heads = pd.DataFrame(
         [
             {
