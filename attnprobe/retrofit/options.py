@@ -91,13 +91,6 @@ class RetrofitOptions(TrainingOptions):
         },
     )
     sparsify_steps: int = field(default=300, metadata={"help": "Optimizer steps of each of these masks."})
-    max_drop: float = field(
-        default=1.0,
-        metadata={
-            "help": "Say that the retrofitted model is worse when it loses more than so many points (hundredths) of "
-            "the metric against continued training, beyond the interval."
-        },
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,4 +112,4 @@ class RetrofitOptions(TrainingOptions):
         )
         require_whole(("--sparsify-steps", self.sparsify_steps, 1))
         require_above_zero(("--gate-learning-rate", self.gate_learning_rate, LARGEST_RATE))
-        require_from_zero(("--ramp", self.ramp, 1.0), ("--max-drop", self.max_drop, 100.0))
+        require_from_zero(("--ramp", self.ramp, 1.0))

@@ -238,7 +238,6 @@ def _conclude(run: RunFolder, ground: RetrofitGround, trainings: Sequence[Traini
             "dense": on_data["dense"].value,
             "metric_name": metric,
             "exported": None if chosen is None else chosen.name,
-            "max_drop": options.max_drop / 100,
         },
     )
 

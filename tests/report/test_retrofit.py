@@ -74,8 +74,8 @@ def test_the_first_line(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", [row(DENSE), row(CONTINUED), row(RETROFIT)])
     assert headline(run) == (
         "With residual attention (sum, canonical end) after 250 steps, accuracy is 0.960 [0.950, 0.970]; the "
-        "checkpoint has 0.966. It is 0.8 points [-0.2, 1.8] behind as many steps without it (0.968), no measurable difference. A "
-        "row of its attention has a median entropy of 0.719 nats, against 1.33 without."
+        "checkpoint has 0.966. It is 0.8 points [-0.2, 1.8] behind as many steps without it (0.968), no measurable "
+        "difference. A row of its attention has a median entropy of 0.719 nats, against 1.33 without."
     )
 
 
