@@ -101,7 +101,7 @@ class SparsifyOptions(TrainingOptions):
         metadata={"help": "Temperature of the gates: the scale of the noise beside which their logits count."},
     )
     final_temperature: float = field(
-        default=0.02, metadata={"help": "Temperature to which it falls in the last tenth of the gates' steps."}
+        default=0.005, metadata={"help": "Temperature to which it falls in the last tenth of the gates' steps."}
     )
     ramp: float = field(
         default=0.6, metadata={"help": "Share of the gates' steps over which the density falls to the target."}
