@@ -161,7 +161,9 @@ OPTIONS = {
     "controls without weights": Bad(f"{NEW} --tune-controls", 2, ("--tune-controls", "--train all")),
     "two half precisions": Bad(f"{NEW} --bf16 --fp16", 2, ("--bf16 and --fp16", "choose one")),
     "float16 on the CPU": Bad(f"{NEW} --fp16", 2, ("--fp16", "--device cpu", "--device cuda, or --bf16")),
-    "weights in float16": Bad(f"{NEW} --train all --dtype float16", 2, ("weights that learn", "--dtype float16", "--bf16")),
+    "weights in float16": Bad(
+        f"{NEW} --train all --dtype float16", 2, ("weights that learn", "--dtype float16", "--bf16")
+    ),
     "drop below 0": Bad(f"{NEW} --max-drop -1", 2, ("--max-drop must be from 0 to 100", "not -1.0")),
     "rate NaN": Bad(f"{NEW} --learning-rate nan", 2, ("--learning-rate must be above 0 and at most 1000", "not nan")),
     "rate infinite": Bad(

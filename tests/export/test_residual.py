@@ -18,7 +18,7 @@ from attnprobe.errors import CheckpointError
 from attnprobe.export.attaching import attached
 from attnprobe.export.card import Card
 from attnprobe.export.format import Applied, _own_sum, read_applied, write_applied
-from attnprobe.export.verification import checks_of, verify_export
+from attnprobe.export.verification import checks_of
 from attnprobe.export.writing import save_export
 from attnprobe.residual.stream import Residual
 from tests.export.exported import classifier, texts
@@ -48,7 +48,6 @@ def test_a_residual_alone(tmp_path: Path, variant: str) -> None:
         folder, checkpoint=checkpoint, residual=applied.residual, card=Card(), provenance={"steps": 3}, checks=checks
     )
     assert not (folder / "masks.safetensors").exists()
-    assert verify_export(folder, checks) <= 1e-5
     loaded = attnprobe.load(folder)
     assert_near(run(loaded, inputs)["logits"], expected)
     assert_differs(run(loaded, inputs)["logits"], run(checkpoint.model, inputs)["logits"])
