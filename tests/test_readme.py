@@ -32,10 +32,10 @@ from attnprobe.retrofit.run import FILES as RETROFIT_FILES
 from attnprobe.sparsify.methods import METHODS as MASK_METHODS
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.run import FILES as SPARSIFY_FILES
-from attnprobe.sparsify.run import MODEL
 from attnprobe.sparsify.schedule import AVERAGED, COOLING
 from attnprobe.sparsify.sweep import OPEN
 from attnprobe.sparsify.tables import COLUMNS
+from attnprobe.training.folder import MODEL
 from cli import COMMANDS
 from cli.options import build
 

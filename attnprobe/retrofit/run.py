@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -19,7 +17,6 @@ from attnprobe.data.sources import DataOptions
 from attnprobe.distributed import is_main, share, take_device
 from attnprobe.errors import UnsupportedModelError, UsageError
 from attnprobe.export.card import Card
-from attnprobe.export.format import RECORD
 from attnprobe.export.verification import checks_of
 from attnprobe.export.writing import save_export
 from attnprobe.options import ModelOptions
@@ -36,8 +33,9 @@ from attnprobe.retrofit.tables import (
     sparsity_table,
     training_table,
 )
-from attnprobe.runs import Mode, RunFolder, open_run, replacing, require_usable
+from attnprobe.runs import Mode, RunFolder, replacing, require_usable
 from attnprobe.sparsify.sweep import require_reachable
+from attnprobe.training.folder import MODEL, open_training_run, spread_rows
 from attnprobe.training.options import require_trainable
 from attnprobe.training.scores import Scores, compare
 from attnprobe.training.trainer import require_integrations
@@ -45,10 +43,6 @@ from attnprobe.training.trainer import require_integrations
 logger = logging.getLogger(__name__)
 
 FILES = ("retrofit.csv", "heads.csv", "sparsity.csv", "training.csv", "report.html", "model/")
-MODEL = "model"
-"""Folder of the exported model in a run folder."""
-
-_CHECKED_ROWS = 8
 
 
 def run_retrofit(
@@ -92,7 +86,17 @@ def run_retrofit(
         trainings = plan_trainings(
             options, model.seed, sites=ground.sites, can_align=options.align == "none" or _can_align(ground)
         )
-        run = _open(ground, name, data, output_dir, mode, command_line)
+        run = open_training_run(
+            ground,
+            options,
+            command="retrofit",
+            name=name,
+            data=data,
+            output_dir=output_dir,
+            files=FILES,
+            mode=mode,
+            command_line=command_line,
+        )
         if not run.complete:
             _train(run, ground, trainings, resume=mode == "resume", quiet=quiet)
             if is_main():
@@ -132,32 +136,6 @@ def _can_align(ground: RetrofitGround) -> bool:
         ground.bench = replace(ground.bench, warnings=(*ground.bench.warnings, said))
         return False
     return True
-
-
-def _open(
-    ground: RetrofitGround, name: str, data: DataOptions, output_dir: Path, mode: Mode, command_line: str | None
-) -> RunFolder:
-    """The run folder, which the main process makes; the others know it by its record."""
-    model = ground.model_options
-    run: RunFolder | None = None
-    if is_main():
-        run = open_run(
-            output_dir,
-            command="retrofit",
-            command_line=command_line,
-            arguments={"checkpoint": name, **asdict(data), **asdict(model), **asdict(ground.options)},
-            identity={
-                "seed": model.seed,
-                **ground.bench.identity(ground.session.sites),
-                "training": ground.identity(),
-            },
-            files=FILES,
-            mode=mode,
-        )
-        if mode == "overwrite" and (output_dir / MODEL / RECORD).is_file():
-            shutil.rmtree(output_dir / MODEL)
-    record = share(run.record if run else None, device=model.device)
-    return run or RunFolder(output_dir, record)
 
 
 def _train(run: RunFolder, ground: RetrofitGround, trainings: Sequence[Training], *, resume: bool, quiet: bool) -> None:
@@ -252,9 +230,7 @@ def export(
     """
     bench, model = ground.bench, ground.session.model
     model.load_state_dict(torch.load(_weights_file(run), weights_only=True))
-    lengths = np.argsort(bench.encoded.lengths, kind="stable")
-    spread = [int(lengths[at]) for at in np.unique(np.linspace(0, len(lengths) - 1, _CHECKED_ROWS).round().astype(int))]
-    inputs = next(bench.batches(bench.encoded.plan(_CHECKED_ROWS, rows=spread)[:1])).inputs
+    inputs = next(bench.batches([spread_rows(bench)])).inputs
     ended = outcome.residual
     with nullcontext() if ended is None else residual(ground.session, ended), evaluating(model):
         checks = checks_of(model, inputs)

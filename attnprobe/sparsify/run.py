@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,12 @@ from attnprobe.attention import evaluating
 from attnprobe.data.sources import DataOptions
 from attnprobe.distributed import is_main, share, take_device
 from attnprobe.export.card import Card
-from attnprobe.export.format import RECORD
 from attnprobe.export.verification import checks_of
 from attnprobe.export.writing import save_export
 from attnprobe.masks.applying import applied
 from attnprobe.masks.mask import Mask
 from attnprobe.options import ModelOptions
-from attnprobe.runs import Mode, RunFolder, open_run, replacing, require_usable
+from attnprobe.runs import Mode, RunFolder, replacing, require_usable
 from attnprobe.sparsify.engines import LOCAL, Engine, Job, Made
 from attnprobe.sparsify.options import SparsifyOptions
 from attnprobe.sparsify.outcome import Outcome
@@ -40,10 +37,10 @@ from attnprobe.sparsify.tables import (
     tradeoff_table,
     training_table,
 )
+from attnprobe.training.folder import MODEL, open_training_run, spread_rows
 from attnprobe.training.options import require_trainable
 from attnprobe.training.scores import Loss, compare
 from attnprobe.training.trainer import require_integrations
-from attnprobe.workbench import Workbench
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +48,8 @@ FILES = ("tradeoff.csv", "kept.csv", "training.csv", "masks.npz", "report.html",
 ENGINES: dict[str, Engine] = {"local": LOCAL, "ray": RAY}
 """Where points are made, by ``--engine``."""
 
-MODEL = "model"
-"""Folder of the exported model in a run folder."""
-
 SHOWN_LENGTH = 64
 """Tokens of the example whose masks are kept for the report, at most."""
-_CHECKED_ROWS = 8
 
 
 def run_sparsify(
@@ -96,7 +89,17 @@ def run_sparsify(
     with ENGINES[options.engine].ready(options, model), opened(name, data, model, options) as setting:
         points = plan_points(options, model.seed)
         require_reachable(setting, points)
-        run = _open(setting, name, data, output_dir, mode, command_line)
+        run = open_training_run(
+            setting,
+            options,
+            command="sparsify",
+            name=name,
+            data=data,
+            output_dir=output_dir,
+            files=FILES,
+            mode=mode,
+            command_line=command_line,
+        )
         if not run.complete:
             _sweep(run, setting, points, name, data, resume=mode == "resume", quiet=quiet)
             if is_main():
@@ -108,32 +111,6 @@ def run_sparsify(
         write_report(output_dir)
     share(None, device=model.device)
     return run
-
-
-def _open(
-    setting: Setting, name: str, data: DataOptions, output_dir: Path, mode: Mode, command_line: str | None
-) -> RunFolder:
-    """The run folder, which the main process makes; the others know it by its record."""
-    bench, model = setting.bench, setting.model_options
-    run: RunFolder | None = None
-    if is_main():
-        run = open_run(
-            output_dir,
-            command="sparsify",
-            command_line=command_line,
-            arguments={"checkpoint": name, **asdict(data), **asdict(model), **asdict(setting.options)},
-            identity={
-                "seed": model.seed,
-                **bench.identity(setting.session.sites),
-                "training": setting.identity(),
-            },
-            files=FILES,
-            mode=mode,
-        )
-        if mode == "overwrite" and (output_dir / MODEL / RECORD).is_file():
-            shutil.rmtree(output_dir / MODEL)
-    record = share(run.record if run else None, device=model.device)
-    return run or RunFolder(output_dir, record)
 
 
 def _sweep(
@@ -292,9 +269,8 @@ def export(run: RunFolder, setting: Setting, point: Point, mask: Mask | None, ro
     weights = run.path / "partial" / f"weights-{point.name}.pt"
     if point.train in ("weights", "all"):
         model.load_state_dict(torch.load(weights, weights_only=True))
-    plan = bench.encoded.plan(_CHECKED_ROWS, rows=_spread(bench, _CHECKED_ROWS))
     with applied(setting.session, mask, setting.rules), evaluating(model):
-        checks = checks_of(model, next(bench.batches(plan[:1])).inputs)
+        checks = checks_of(model, next(bench.batches([spread_rows(bench)])).inputs)
     shown = ("cell_sparsity", "nominal_sparsity", "block_sparsity", "metric_name", "value", "ci_low", "ci_high")
     results = {name: row[name] for name in (*shown, "dense", "drop", "drop_ci_low", "drop_ci_high")}
     save_export(
@@ -313,12 +289,6 @@ def export(run: RunFolder, setting: Setting, point: Point, mask: Mask | None, ro
         trust_remote_code=setting.model_options.trust_remote_code,
     )
     setting.restore()
-
-
-def _spread(bench: Workbench, count: int) -> list[int]:
-    """Rows of all lengths, from the shortest to the longest."""
-    order = np.argsort(bench.encoded.lengths, kind="stable")
-    return [int(order[at]) for at in np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]
 
 
 def _shown(setting: Setting, points: Sequence[Point], outcomes: Mapping[str, Outcome]) -> dict[str, Any]:

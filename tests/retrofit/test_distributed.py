@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tests.helpers.ranks import run_two
 from tests.helpers.retrofits import retrofit, rows
-from tests.helpers.sweeps import ENVIRONMENT, lay_ground
+from tests.helpers.sweeps import lay_ground
 
 OPTIONS: dict[str, Any] = {"max_steps": 5, "controls": ("continued",), "save_steps": 2}
 
@@ -30,25 +28,7 @@ retrofit(Path(sys.argv[1]), "together", batch=4, **{OPTIONS!r})
 def test_two_processes_leave_what_one_does(tmp_path: Path) -> None:
     """One that puts two batches into each step sees the same rows; without dropout the figures are the same."""
     ground = lay_ground(tmp_path / "laid", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(ground)],
-            env=ENVIRONMENT | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=900)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], outputs
+    run_two(RANK, lambda _: [str(ground)])
     alone = retrofit(ground, "alone", batch=4, gradient_accumulation_steps=2, **OPTIONS)
     together = ground / "together"
     assert {file.name for file in together.iterdir()} == {file.name for file in alone.iterdir()}

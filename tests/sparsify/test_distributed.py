@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,8 @@ import torch
 from torch import Tensor
 
 from attnprobe import distributed
-from tests.helpers.sweeps import ENVIRONMENT, lay_ground, tradeoff, watched_sweep
+from tests.helpers.ranks import run_two
+from tests.helpers.sweeps import lay_ground, tradeoff, watched_sweep
 
 SWEEPS: dict[str, dict[str, Any]] = {
     "gates": {"methods": ("dam", "random"), "max_steps": 5},
@@ -46,25 +44,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ranks(ground: Path) -> list[Seen]:
     """What both processes saw."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(ground), str(ground / f"seen{rank}.pt")],
-            env=ENVIRONMENT | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=900)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], outputs
+    run_two(RANK, lambda rank: [str(ground), str(ground / f"seen{rank}.pt")])
     return [torch.load(ground / f"seen{rank}.pt", weights_only=True) for rank in range(2)]
 
 
