@@ -48,6 +48,18 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
+def print_run(folder: Path, *, as_json: bool) -> None:
+    """Print what a run that may export a model has found, and where everything is."""
+    from attnprobe.report import headline
+
+    finding, report, exported = headline(folder), folder / "report.html", folder / "model"
+    if as_json:
+        shown = str(exported) if exported.exists() else None
+        print_json({"run": str(folder), "report": str(report), "model": shown, "finding": finding})
+    else:
+        click.echo(f"{finding}\nreport: {report}" + (f"\nmodel: {exported}" if exported.exists() else ""))
+
+
 def typed() -> str | None:
     """The command line of this process; None when the command was not started from a shell."""
     if Path(sys.argv[0]).stem != "attnprobe":

@@ -13,7 +13,7 @@ from attnprobe.options import ModelOptions
 from attnprobe.retrofit.options import RetrofitOptions
 
 from .options import build, config_option, options_of, run_folder_options, run_mode
-from .output import default_folder, print_json, silence, typed
+from .output import default_folder, print_run, silence, typed
 
 
 @click.command(name="retrofit")
@@ -44,7 +44,6 @@ def command(
         silence()
     folder = output_dir or default_folder("retrofit", checkpoint)
 
-    from attnprobe.report import headline
     from attnprobe.retrofit.run import run_retrofit
 
     run = run_retrofit(
@@ -57,11 +56,5 @@ def command(
         quiet=quiet,
         command_line=typed(),
     )
-    if not is_main():
-        return
-    finding, report, exported = headline(run.path), run.path / "report.html", run.path / "model"
-    if as_json:
-        shown = str(exported) if exported.exists() else None
-        print_json({"run": str(run.path), "report": str(report), "model": shown, "finding": finding})
-    else:
-        click.echo(f"{finding}\nreport: {report}" + (f"\nmodel: {exported}" if exported.exists() else ""))
+    if is_main():
+        print_run(run.path, as_json=as_json)

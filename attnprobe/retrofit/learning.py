@@ -22,7 +22,6 @@ from attnprobe.scoring import first_output
 from attnprobe.training.ground import Ground
 from attnprobe.training.lesson import DenseOutputs, mixed_loss, needs_dense, prepared_from
 from attnprobe.training.trainer import (
-    checkpointing,
     last_checkpoint,
     trainer_of,
     training_arguments,
@@ -113,8 +112,6 @@ def train(
         stack.enter_context(wanting_gradients(model, True))
         if gates is not None:
             stack.enter_context(carried(ground.session, training.variant, gates.effective))
-        if options.gradient_checkpointing:
-            stack.enter_context(checkpointing(model))
         stack.enter_context(quiet_transformers())
         trainer = _trainer(learner, ground, training, options, arguments)
         last = share(last_checkpoint(folder) if resume else None, device=model.device.type)

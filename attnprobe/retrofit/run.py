@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,34 +138,35 @@ def _can_align(ground: RetrofitGround) -> bool:
 
 
 def _train(run: RunFolder, ground: RetrofitGround, trainings: Sequence[Training], *, resume: bool, quiet: bool) -> None:
-    """Make every training that is not made yet."""
+    """Make every training that is not made yet; keep the weights of the one to export, if there were no other."""
     device = ground.model_options.device
-    todo = share([training for training in trainings if not run.has_piece(training.name)], device=device)
+    made = share([training for training in trainings if run.has_piece(training.name)], device=device)
+    outcomes = _outcomes(run, made)
+    todo = [training for training in trainings if training not in made]
     hidden = quiet or not is_main() or None
-    for training in tqdm(todo, initial=len(trainings) - len(todo), total=len(trainings), disable=hidden):
+    for training in tqdm(todo, initial=len(made), total=len(trainings), disable=hidden):
         folder = run.path / "partial" / f"training-{training.name}"
-        dense = None if training.kind == "dense" else Outcome.of(next(run.pieces(["dense"])))
-        outcome = run_training(ground, training, folder, dense=dense, resume=resume)
+        outcome = run_training(ground, training, folder, dense=outcomes.get("dense"), resume=resume)
+        outcomes[training.name] = outcome
         if is_main():
-            _keep_weights(run, ground, trainings, training, outcome)
+            held_out = {name: _value(ground, found.held_out) for name, found in outcomes.items()}
+            if choose([t for t in trainings if t.name in outcomes], held_out) is training:
+                _keep_weights(run, ground)
             run.keep_piece(training.name, outcome.arrays())
         share(None, device=device)
+
+
+def _outcomes(run: RunFolder, trainings: Sequence[Training]) -> dict[str, Outcome]:
+    """What is on disk of some trainings, by name."""
+    names = [training.name for training in trainings]
+    return dict(zip(names, map(Outcome.of, run.pieces(names)), strict=True))
 
 
 def _weights_file(run: RunFolder) -> Path:
     return run.path / "partial" / "weights.pt"
 
 
-def _keep_weights(
-    run: RunFolder, ground: RetrofitGround, trainings: Sequence[Training], training: Training, outcome: Outcome
-) -> None:
-    """Keep the weights of the training that would be exported if there were no other."""
-    made = [other for other in trainings if run.has_piece(other.name)]
-    outcomes = dict(zip((t.name for t in made), map(Outcome.of, run.pieces([t.name for t in made])), strict=True))
-    outcomes[training.name] = outcome
-    held_out = {name: _value(ground, found.held_out) for name, found in outcomes.items()}
-    if choose([t for t in trainings if t.name in outcomes], held_out) is not training:
-        return
+def _keep_weights(run: RunFolder, ground: RetrofitGround) -> None:
     path = _weights_file(run)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
@@ -179,8 +179,7 @@ def _value(ground: RetrofitGround, scores: Scores) -> float:
 
 def _conclude(run: RunFolder, ground: RetrofitGround, trainings: Sequence[Training]) -> None:
     """Tables, and the export of the chosen model."""
-    names = [training.name for training in trainings]
-    outcomes = dict(zip(names, map(Outcome.of, run.pieces(names)), strict=True))
+    outcomes = _outcomes(run, trainings)
     metric, options, bench = ground.bench.objective.metrics[0], ground.options, ground.bench
     dense = outcomes["dense"]
     on_data = {
@@ -232,7 +231,8 @@ def export(
     model.load_state_dict(torch.load(_weights_file(run), weights_only=True))
     inputs = next(bench.batches([spread_rows(bench)])).inputs
     ended = outcome.residual
-    with nullcontext() if ended is None else residual(ground.session, ended), evaluating(model):
+    assert ended is not None
+    with residual(ground.session, ended), evaluating(model):
         checks = checks_of(model, inputs)
     shown = ("metric_name", "value", "ci_low", "ci_high", "dense", "drop", "drop_ci_low", "drop_ci_high")
     results = {name: row[name] for name in (*shown, "entropy_median", "behind_continued")}

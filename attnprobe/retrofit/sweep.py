@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnprobe.attention import AttentionSession
-from attnprobe.data.sources import DataOptions, Examples
+from attnprobe.data.sources import DataOptions
 from attnprobe.distributed import is_main
-from attnprobe.errors import TrainingError
 from attnprobe.options import ModelOptions
 from attnprobe.residual.alignment import Alignment, align
 from attnprobe.residual.stream import Residual, carried, residual
@@ -30,9 +28,8 @@ from attnprobe.sparsify.points import Point, plan_points
 from attnprobe.sparsify.setting import Setting
 from attnprobe.sparsify.sweep import run_point
 from attnprobe.training.ground import Ground, laid
-from attnprobe.training.scores import Scores, compare, score
-from attnprobe.training.trainer import DIVERGED
-from attnprobe.workbench import Workbench
+from attnprobe.training.scores import compare, score
+from attnprobe.training.trainer import require_finite
 
 _ALIGNED_ON = 1000
 """Training rows on which heads are compared, at most."""
@@ -69,13 +66,7 @@ class RetrofitGround(Ground):
 @contextmanager
 def opened(name: str, data: DataOptions, model: ModelOptions, options: RetrofitOptions) -> Iterator[RetrofitGround]:
     """Open everything that the trainings of a run share. Raises: AttnProbeError, see the parts."""
-
-    def make(bench: Workbench, session: AttentionSession, training: Examples, dense_model: Any) -> RetrofitGround:
-        ground = RetrofitGround(bench, session, training, options, model, dense_model)
-        ground.options = options
-        return ground
-
-    with laid(name, data, model, weights=True, make=make) as ground:
+    with laid(RetrofitGround, name, data, model, options, weights=True) as ground:
         yield ground
 
 
@@ -106,7 +97,7 @@ def run_training(
     if training.kind != "dense":
         gates, log = train(ground, training, options, folder, resume=resume)
         ended = None if gates is None else gates.settled(training.variant)
-        _require_finite(ground, ended)
+        require_finite([*ground.session.model.parameters(), *(() if ended is None else (ended.gates,))])
         if is_main():
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -133,23 +124,17 @@ def run_training(
     )
 
 
-def _require_finite(ground: Ground, ended: Residual | None) -> None:
-    """See that a training has left numbers. Raises: TrainingError."""
-    trained = [*ground.session.model.parameters(), *(() if ended is None else (ended.gates,))]
-    if not all(bool(tensor.isfinite().all()) for tensor in trained):
-        raise TrainingError(DIVERGED)
-
-
 def _bears(ground: RetrofitGround, training: Training, folder: Path) -> list[dict[str, Any]]:
     """What masks cost that are learnt for the model as it is now, under whatever is in force, weights frozen."""
     if not ground.options.sparsify:
         return []
     setting = bearing(ground, training.seed)
     own = score(setting, ground.bench.encoded, list(range(len(ground.bench.encoded))))
-    rows = []
+    metric, rows = ground.bench.objective.metrics[0], []
     for point in points_of(setting, training.seed):
         found = run_point(setting, point, folder.with_name(f"{folder.name}-{point.target:g}"))
-        loss = _loss(ground, found.scores, own)
+        loss = compare(metric, found.scores, own, resamples=ground.options.resamples, seed=ground.bench.seed).columns()
+        loss["unmasked"] = loss.pop("dense")
         rows.append({"target": point.target, "counted_sparsity": found.counted_sparsity, **loss})
     return rows
 
@@ -175,18 +160,3 @@ def bearing(ground: RetrofitGround, seed: int) -> Setting:
 def points_of(setting: Setting, seed: int) -> list[Point]:
     """A learnt mask at each target."""
     return [point for point in plan_points(setting.options, seed) if point.kind == "learnt"]
-
-
-def _loss(ground: RetrofitGround, scores: Scores, own: Scores) -> dict[str, float]:
-    loss = compare(
-        ground.bench.objective.metrics[0], scores, own, resamples=ground.options.resamples, seed=ground.bench.seed
-    )
-    return {
-        "value": loss.value,
-        "ci_low": loss.low,
-        "ci_high": loss.high,
-        "unmasked": loss.dense,
-        "drop": loss.drop,
-        "drop_ci_low": loss.drop_low,
-        "drop_ci_high": loss.drop_high,
-    }

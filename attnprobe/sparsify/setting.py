@@ -38,6 +38,8 @@ class Setting(Ground):
         granularity: of the gates.
     """
 
+    options: SparsifyOptions
+
     def __init__(
         self,
         bench: Workbench,
@@ -48,7 +50,6 @@ class Setting(Ground):
         dense_model: PreTrainedModel | None,
     ) -> None:
         super().__init__(bench, session, training, options, model, dense_model)
-        self.options = options
         self.granularity = Granularity(
             name=options.granularity,
             length=self.lesson.encoded.max_length,
@@ -121,11 +122,5 @@ class Setting(Ground):
 @contextmanager
 def opened(name: str, data: DataOptions, model: ModelOptions, options: SparsifyOptions) -> Iterator[Setting]:
     """Open everything that the points of a sweep share. Raises: AttnProbeError, see :func:`laid`."""
-
-    def make(
-        bench: Workbench, session: AttentionSession, training: Examples, dense_model: PreTrainedModel | None
-    ) -> Setting:
-        return Setting(bench, session, training, options, model, dense_model)
-
-    with laid(name, data, model, weights=options.train == "all", make=make) as setting:
+    with laid(Setting, name, data, model, options, weights=options.train == "all") as setting:
         yield setting

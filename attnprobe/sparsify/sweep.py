@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from attnprobe.distributed import is_main
-from attnprobe.errors import TrainingError, UsageError
+from attnprobe.errors import UsageError
 from attnprobe.masks.applying import applied
 from attnprobe.masks.gates import Gates
 from attnprobe.masks.mask import GateMask, JointMask, Mask, PatternMask
@@ -25,7 +25,7 @@ from attnprobe.sparsify.points import Point
 from attnprobe.sparsify.setting import Setting
 from attnprobe.training.lesson import needs_dense
 from attnprobe.training.scores import score
-from attnprobe.training.trainer import DIVERGED
+from attnprobe.training.trainer import require_finite
 
 OPEN = 3.0
 """Logit at which gates start on average: open."""
@@ -68,7 +68,7 @@ def run_point(setting: Setting, point: Point, folder: Path, *, resume: bool = Fa
             seed=point.seed,
             resume=resume,
         )
-        _require_finite(setting, gates)
+        require_finite([*setting.session.model.parameters(), *(() if gates is None else gates.parameters())])
         before = None if density is None else 1 - density
         if is_main():
             shutil.rmtree(folder, ignore_errors=True)
@@ -127,13 +127,6 @@ def make_gates(setting: Setting, point: Point) -> Gates:
     if not options.paper_form:
         gates.start_from(setting.sums.scores("fisher", counts))
     return gates.to(setting.session.model.device)
-
-
-def _require_finite(setting: Setting, gates: Gates | None) -> None:
-    """See that a training has left numbers. Raises: TrainingError."""
-    trained = [*setting.session.model.parameters(), *(() if gates is None else gates.parameters())]
-    if not all(bool(parameter.isfinite().all()) for parameter in trained):
-        raise TrainingError(DIVERGED)
 
 
 def require_reachable(setting: Setting, points: Sequence[Point]) -> None:

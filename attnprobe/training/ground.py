@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -44,6 +44,7 @@ class Ground:
     Attributes:
         bench: checkpoint, evaluation data, objective.
         session: the attached model.
+        options: of the command.
         model_options: how the checkpoint was opened.
         training: the examples to learn from.
         rules: how positions are told.
@@ -63,7 +64,8 @@ class Ground:
         model: ModelOptions,
         dense_model: PreTrainedModel | None,
     ) -> None:
-        self.bench, self.session, self.model_options, self.training = bench, session, model, training
+        self.bench, self.session, self.training = bench, session, training
+        self.options, self.model_options = options, model
         self.sites, self.heads = len(session.sites), session.sites[0].heads
         tokenizer = bench.checkpoint.tokenizer
         assert tokenizer is not None
@@ -105,21 +107,23 @@ OfGround = TypeVar("OfGround", bound=Ground)
 
 @contextmanager
 def laid(
+    kind: type[OfGround],
     name: str,
     data: DataOptions,
     model: ModelOptions,
+    options: TrainingOptions,
     *,
     weights: bool,
-    make: Callable[[Workbench, AttentionSession, Examples, PreTrainedModel | None], OfGround],
 ) -> Iterator[OfGround]:
     """Open everything that the trainings of a command share.
 
     Args:
+        kind: of ground.
         name: the checkpoint: folder, hub id, ``demo`` or an earlier export.
         data: what to learn from and to measure on.
         model: how to open and score it.
+        options: of the command.
         weights: whether weights are trained, so that the dense model is a copy.
-        make: makes the ground.
 
     Raises:
         AttnProbeError: whatever is wrong with any of them; see the parts.
@@ -131,7 +135,7 @@ def laid(
     with ExitStack() as stack:
         dense_model = stack.enter_context(_twin(bench.checkpoint)) if weights else None
         session = stack.enter_context(bench.attached())
-        ground = make(bench, session, training, dense_model)
+        ground = kind(bench, session, training, options, model, dense_model)
         missing = missing_classes(training, bench.checkpoint.head.num_labels)
         if missing:
             logger.warning("%s", missing)

@@ -114,6 +114,18 @@ class Loss:
     drop_low: float
     drop_high: float
 
+    def columns(self) -> dict[str, float]:
+        """As the columns that tables have of it."""
+        return {
+            "value": self.value,
+            "ci_low": self.low,
+            "ci_high": self.high,
+            "dense": self.dense,
+            "drop": self.drop,
+            "drop_ci_low": self.drop_low,
+            "drop_ci_high": self.drop_high,
+        }
+
 
 def compare(metric: str, scores: Scores, dense: Scores, *, resamples: int, seed: int) -> Loss:
     """The metric of a model and of the dense one on the same examples."""

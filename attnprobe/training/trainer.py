@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DIVERGED = (
     "the training diverged, its loss or what it trains is no number any more: lower --learning-rate, "
-    "--gate-learning-rate or --lambda, or train without --fp16"
+    "--gate-learning-rate or --lambda, raise the temperatures, or train without --fp16"
 )
 
 _WHOLE = "attnprobe-whole"
@@ -141,6 +141,12 @@ def trainer_of(
     return trainer
 
 
+def require_finite(tensors: Iterable[Tensor]) -> None:
+    """See that a training has left numbers. Raises: TrainingError."""
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+        raise TrainingError(DIVERGED)
+
+
 def require_integrations(names: Sequence[str]) -> None:
     """See that the Trainer can log to these. Raises: UsageError for an unknown one, MissingDependencyError."""
     from transformers.integrations.integration_utils import (
@@ -219,7 +225,8 @@ def wanting_gradients(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def checkpointing(model: PreTrainedModel) -> Iterator[None]:
-    name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # renamed
+    """Recompute activations in the backward pass, under the name that the installed transformers has for it."""
+    name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
     getattr(model, f"{name}_checkpointing_enable")({"use_reentrant": False})
     try:
         yield
