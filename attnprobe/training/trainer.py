@@ -116,7 +116,7 @@ def trainer_of(
         callbacks: the Trainer's own.
         told, kept: see :class:`QuietTrainer`.
     """
-    optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
     size, processes = arguments.per_device_train_batch_size, arguments.world_size
     order = training_order(
         lesson.encoded.lengths,
