@@ -55,6 +55,20 @@ class Blocks:
                 stack.enter_context(_returning(module, states[first - 1]))
             yield
 
+    @contextmanager
+    def skipped(self, number: int) -> Iterator[None]:
+        """Let a block hand on the hidden states that enter it. It is still computed, and nothing comes of it."""
+
+        def hand_on(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: State) -> State:
+            entering = args[0] if args else kwargs["hidden_states"]
+            return (entering, *output[1:]) if isinstance(output, tuple) else entering
+
+        handle = self.modules[number].register_forward_hook(hand_on, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
 
 @contextmanager
 def _returning(module: nn.Module, state: State) -> Iterator[None]:

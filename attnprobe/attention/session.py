@@ -64,6 +64,8 @@ class AttentionSession:
         self._gates: list[tuple[GateSource, bool]] = []
         self._shifts: list[GateSource] = []
         self._stream: ScoreStream | None = None
+        self._drops: list[GateSource] = []
+        self._rate: float | None = None
         self._observers: list[Observer] = []
         self._discoverer: Callable[[nn.Module, AttentionCall], None] | None = None
 
@@ -108,6 +110,32 @@ class AttentionSession:
             yield
         finally:
             self._shifts.remove(source)
+
+    @contextmanager
+    def drop(self, source: GateSource) -> Iterator[None]:
+        """Drop scores of every site, before softmax. A row of which nothing is kept spreads over all valid keys.
+
+        Args:
+            source: called once a site and forward pass; gives what is kept, bool, or None for everything.
+        """
+        self._drops.append(source)
+        try:
+            yield
+        finally:
+            self._drops.remove(source)
+
+    @contextmanager
+    def weights_dropout(self, rate: float) -> Iterator[None]:
+        """Drop weights at another rate than the model's own, in its training mode: p -> p b / (1 - rate), b of 0 or 1.
+
+        Args:
+            rate: share of the weights that is dropped.
+        """
+        before, self._rate = self._rate, rate
+        try:
+            yield
+        finally:
+            self._rate = before
 
     @contextmanager
     def carry(self, stream: ScoreStream) -> Iterator[None]:
@@ -176,7 +204,12 @@ class AttentionSession:
             else:
                 soft = gate if soft is None else soft * gate
                 renormalise = renormalise and renormalised
-        return Gating(closed_or_open=hard, soft=soft, renormalise=renormalise)
+        kept: Tensor | None = None
+        for drop in self._drops:
+            left = drop(call)
+            if left is not None:
+                kept = left if kept is None else kept & left
+        return Gating(closed_or_open=hard, soft=soft, renormalise=renormalise, kept=kept)
 
     def compute(self, module: nn.Module, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Compute one call with the interventions in force."""
@@ -184,6 +217,8 @@ class AttentionSession:
             self._discoverer(module, call)
         if self._applications.get(module) is None:
             return BACKENDS[self.backend](call, Gating(), [])
+        if self._rate is not None and module.training:
+            call = replace(call, dropout=self._rate)
         return BACKENDS[self.backend](self._changed(call), self._gating(call), self._observers)
 
     def _changed(self, call: AttentionCall) -> AttentionCall:

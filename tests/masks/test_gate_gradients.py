@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnprobe.attention import AttentionSession, attach
+from attnprobe.attention import AttentionSession, attach, backends
 from attnprobe.masks.gates import Gates
 from attnprobe.masks.granularity import Granularity
 from attnprobe.masks.sparsity import count_gates
@@ -200,6 +200,28 @@ def slopes(gates: Gates, values: Tensor, checked: list[int]) -> list[float]:
     return found
 
 
+@pytest.fixture
+def unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slopes as they are, however large."""
+    monkeypatch.setattr(backends, "LEAST_TOTAL", 0.0)
+
+
+def test_slopes_are_bounded_where_next_to_nothing_is_open() -> None:
+    """The row's value is exact, the scores' gradient is that of its softmax, and the gates' slope is cut off."""
+    scores = torch.tensor([[[[100.0, 0.0, 0.0]]]], requires_grad=True)
+    gate = torch.tensor([[[[0.0, 1.0, 1.0]]]], requires_grad=True)
+    valid = torch.ones(1, 1, 1, 3, dtype=torch.bool)
+    weights = backends._Renormalised.apply(scores, gate, valid)  # type: ignore[no-untyped-call]
+    assert_identical(weights.detach(), torch.tensor([[[[0.0, 0.5, 0.5]]]]))
+    (weights * torch.tensor([3.0, 1.0, 0.0])).sum().backward()
+    assert scores.grad is not None
+    assert gate.grad is not None
+    assert_near(scores.grad, torch.tensor([[[[0.0, 0.25, -0.25]]]]))
+    slope = (3.0 - 0.5) / backends.LEAST_TOTAL  # p is 1 there; unbounded it were 2.5 e^100 / 2
+    assert_near(gate.grad / slope, torch.tensor([[[[1.0, 0.0, 0.0]]]]))
+
+
+@pytest.mark.usefixtures("unbounded")
 @pytest.mark.parametrize("granularity", [BLOCK, OFFSET], ids=["block", "offset"])
 def test_a_closed_gate_has_a_slope(granularity: Granularity) -> None:
     """Finite, not zero, and what opening it a little does: rows are never empty, the diagonal is kept."""
@@ -229,6 +251,7 @@ def test_closing_with_a_large_number_leaves_no_slope() -> None:
     assert_near(loss.detach(), loss_under(gates, values).detach())  # yet the loss is the same
 
 
+@pytest.mark.usefixtures("unbounded")
 @pytest.mark.parametrize("relaxation", ["hard", "straight-through"])
 def test_gates_of_zero_and_one_have_a_slope(relaxation: str, noise: Callable[[tuple[int, ...]], Tensor]) -> None:
     """dL/dM where the gates are 0 and 1, times how fast the soft gate moves, or the logit over the temperature."""
