@@ -101,7 +101,7 @@ def train(
         model,
         gates,
         objective=objective,
-        dense=ground.dense if needs_dense(objective, options.distill) else None,
+        dense=ground.dense if needs_dense(objective, options) else None,
         distill=options.distill,
     )
     batch_size = ground.model_options.per_device_batch_size

@@ -8,7 +8,7 @@ from attnprobe.errors import UsageError
 from attnprobe.sparsify.options import parse_share
 from attnprobe.training.options import (
     LARGEST_RATE,
-    TrainingOptions,
+    DistillingOptions,
     require_above_zero,
     require_choices,
     require_from_zero,
@@ -26,7 +26,7 @@ DEEPEST_SUM = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetrofitOptions(TrainingOptions):
+class RetrofitOptions(DistillingOptions):
     """What is trained how, beside which controls. The metadata's `help` is shown by the command line.
 
     Raises:

@@ -32,9 +32,9 @@ from attnprobe.retrofit.tables import (
     sparsity_table,
     training_table,
 )
-from attnprobe.runs import Mode, RunFolder, replacing, require_usable
+from attnprobe.runs import Mode, RunFolder, require_usable
 from attnprobe.sparsify.sweep import require_reachable
-from attnprobe.training.folder import MODEL, open_training_run, spread_rows
+from attnprobe.training.folder import MODEL, keep_weights, open_training_run, spread_rows, weights_file
 from attnprobe.training.options import require_trainable
 from attnprobe.training.scores import Scores, compare
 from attnprobe.training.trainer import require_integrations
@@ -87,7 +87,8 @@ def run_retrofit(
         )
         run = open_training_run(
             ground,
-            options,
+            [options],
+            sites=ground.session.sites,
             command="retrofit",
             name=name,
             data=data,
@@ -151,7 +152,7 @@ def _train(run: RunFolder, ground: RetrofitGround, trainings: Sequence[Training]
         if is_main():
             held_out = {name: _value(ground, found.held_out) for name, found in outcomes.items()}
             if choose([t for t in trainings if t.name in outcomes], held_out) is training:
-                _keep_weights(run, ground)
+                keep_weights(run, ground.session.model)
             run.keep_piece(training.name, outcome.arrays())
         share(None, device=device)
 
@@ -160,17 +161,6 @@ def _outcomes(run: RunFolder, trainings: Sequence[Training]) -> dict[str, Outcom
     """What is on disk of some trainings, by name."""
     names = [training.name for training in trainings]
     return dict(zip(names, map(Outcome.of, run.pieces(names)), strict=True))
-
-
-def _weights_file(run: RunFolder) -> Path:
-    return run.path / "partial" / "weights.pt"
-
-
-def _keep_weights(run: RunFolder, ground: RetrofitGround) -> None:
-    path = _weights_file(run)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        torch.save({name: tensor.cpu() for name, tensor in ground.session.model.state_dict().items()}, temporary)
 
 
 def _value(ground: RetrofitGround, scores: Scores) -> float:
@@ -228,7 +218,7 @@ def export(
         VerificationError: the model that a fresh process loads gives other outputs.
     """
     bench, model = ground.bench, ground.session.model
-    model.load_state_dict(torch.load(_weights_file(run), weights_only=True))
+    model.load_state_dict(torch.load(weights_file(run), weights_only=True))
     inputs = next(bench.batches([spread_rows(bench)])).inputs
     ended = outcome.residual
     assert ended is not None

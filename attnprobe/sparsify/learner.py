@@ -15,6 +15,7 @@ from attnprobe.masks.mask import Mask, spread
 from attnprobe.masks.tokens import TokenRules
 from attnprobe.objectives import Objective
 from attnprobe.scoring import first_output
+from attnprobe.training.hidden import LastStates, hidden_distance
 from attnprobe.training.lesson import DenseOutputs, mixed_loss, prepared_from
 
 if TYPE_CHECKING:
@@ -46,9 +47,11 @@ class Learner(nn.Module):
         distill: float,
         price: float | None,
         paper_form: bool = False,
+        hidden: float = 0.0,
     ) -> None:
         super().__init__()
-        self.paper_form = paper_form
+        self.paper_form, self.hidden = paper_form, hidden
+        self.states, self.dense_states = LastStates(), LastStates()
         self.model, self.gates = model, gates
         self.objective, self.dense = objective, dense
         self.train_weights, self.distill, self.price = train_weights, distill, price
@@ -68,10 +71,15 @@ class Learner(nn.Module):
         prepared = prepared_from(tensors)
         if self.dense is not None:
             self.values = None
-            prepared = prepared.with_dense(self.dense.of(prepared))
+            prepared = prepared.with_dense(self.dense.now(prepared) if self.hidden else self.dense.of(prepared))
         self.values = self.gates.draw() if self.gates is not None and self.fixed is None else None
         output = self.objective.output(first_output(self.model, prepared.inputs), prepared)
         loss = mixed_loss(self.objective, output, prepared, self.distill)
+        if self.hidden:
+            assert self.states.states is not None
+            assert self.dense_states.states is not None
+            mask = prepared.inputs["attention_mask"]
+            loss = loss + self.hidden * hidden_distance(self.states.states, self.dense_states.states, mask)
         if self.gates is not None:
             if self.fixed is not None:
                 loss = loss + 0.0 * self.gates.logits.sum()  # every process has a gradient for every parameter

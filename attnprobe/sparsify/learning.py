@@ -118,6 +118,7 @@ def train(
         distill=options.distill,
         price=(options.lambda_ or PAPER_LAMBDA) if density is None else None,
         paper_form=options.paper_form,
+        hidden=options.distill_hidden if train_weights else 0.0,
     )
     learner.fixed = None if mask is None else mask.to(model.device)
     before: float | None = None
@@ -137,6 +138,10 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(wanting_gradients(model, train_weights))
         stack.enter_context(gated(session, learner, lesson.rules))
+        if learner.hidden:
+            assert dense is not None
+            stack.enter_context(learner.states.of(model))
+            stack.enter_context(learner.dense_states.of(dense.model))
         if options.gradient_checkpointing:
             stack.enter_context(checkpointing(model))
         stack.enter_context(quiet_transformers())

@@ -9,7 +9,7 @@ from attnprobe.errors import UsageError
 from attnprobe.sparsify.methods import METHODS
 from attnprobe.training.options import (
     LARGEST_RATE,
-    TrainingOptions,
+    DistillingOptions,
     require_above_zero,
     require_choices,
     require_from_zero,
@@ -27,7 +27,7 @@ SPLITS = ("train", "eval")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparsifyOptions(TrainingOptions):
+class SparsifyOptions(DistillingOptions):
     """What is learnt, beside which controls, and how. The metadata's `help` is shown by the command line.
 
     Raises:
@@ -106,6 +106,13 @@ class SparsifyOptions(TrainingOptions):
     ramp: float = field(
         default=0.6, metadata={"help": "Share of the gates' steps over which the density falls to the target."}
     )
+    distill_hidden: float = field(
+        default=0.0,
+        metadata={
+            "help": "With --train all: weight of the distance of the last hidden states from the dense model's, which "
+            "then runs beside it in every step."
+        },
+    )
     settle: float = field(
         default=0.4,
         metadata={"help": "With --train all: share of the steps, the last, in which the mask is fixed."},
@@ -158,6 +165,13 @@ class SparsifyOptions(TrainingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_from_zero(("--distill-hidden", self.distill_hidden, LARGEST_RATE))
+        if self.distill_hidden and self.train != "all":
+            raise UsageError("--distill-hidden needs weights that learn: give --train all, or leave it out")
+        if self.distill_hidden and not self.distill:
+            raise UsageError(
+                "--distill-hidden goes with --distill above 0, which asks for the dense model's outputs too"
+            )
         _require_choices(self)
         _require_ranges(self)
         if self.final_temperature > self.temperature:

@@ -91,7 +91,8 @@ def run_sparsify(
         require_reachable(setting, points)
         run = open_training_run(
             setting,
-            options,
+            [options],
+            sites=setting.session.sites,
             command="sparsify",
             name=name,
             data=data,

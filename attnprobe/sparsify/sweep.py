@@ -62,7 +62,7 @@ def run_point(setting: Setting, point: Point, folder: Path, *, resume: bool = Fa
             mask=mask,
             density=None if point.target is None else 1 - point.target,
             train_weights=point.train != "gates",
-            dense=setting.dense if needs_dense(setting.bench.objective, setting.options.distill) else None,
+            dense=setting.dense if needs_dense(setting.bench.objective, setting.options) else None,
             folder=folder,
             batch_size=setting.model_options.per_device_batch_size,
             seed=point.seed,

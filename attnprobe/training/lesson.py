@@ -16,6 +16,7 @@ from attnprobe.data.batches import Batch, Encoded
 from attnprobe.masks.tokens import TokenRules
 from attnprobe.objectives import Objective, Prepared
 from attnprobe.scoring import scored_output
+from attnprobe.training.options import DistillingOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -77,9 +78,9 @@ def mixed_loss(objective: Objective, output: Tensor, prepared: Prepared, distill
     return (1 - distill) * objective.loss(output, prepared).nanmean() + distill * divergence
 
 
-def needs_dense(objective: Objective, distill: float) -> bool:
-    """Whether :func:`mixed_loss` needs the dense model's outputs."""
-    return objective.kind == "fidelity" or distill > 0
+def needs_dense(objective: Objective, options: DistillingOptions) -> bool:
+    """Whether the loss needs the dense model."""
+    return objective.kind == "fidelity" or options.distill > 0
 
 
 class DenseOutputs:

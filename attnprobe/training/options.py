@@ -29,12 +29,6 @@ class TrainingOptions:
     weight_decay: float = field(default=0.01, metadata={"help": "Of the weights; gates have none."})
     warmup: float = field(default=0.05, metadata={"help": "Share of the steps in which the weights' rate rises."})
     max_grad_norm: float = field(default=1.0, metadata={"help": "Largest norm of the gradient of all that is trained."})
-    distill: float = field(
-        default=0.7,
-        metadata={
-            "help": "Share of the loss that is the divergence from the dense model; the rest is the objective's loss."
-        },
-    )
     held_out: float = field(
         default=0.1,
         metadata={"help": "Share of the training rows (at most 1000) held out; all choices are made on them."},
@@ -65,7 +59,6 @@ class TrainingOptions:
             ("--held-out", self.held_out, 0.9),
         )
         require_from_zero(
-            ("--distill", self.distill, 1.0),
             ("--warmup", self.warmup, 1.0),
             ("--weight-decay", self.weight_decay, LARGEST_RATE),
             ("--max-grad-norm", self.max_grad_norm, math.inf),
@@ -84,6 +77,26 @@ class TrainingOptions:
         if len(set(numbers)) < len(numbers):
             raise UsageError(f"--seeds must differ, and {','.join(self.seeds)} do not: give each once")
         return numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillingOptions(TrainingOptions):
+    """The same, where there is a dense model to be held against.
+
+    Raises:
+        UsageError: an option that cannot be meant.
+    """
+
+    distill: float = field(
+        default=0.7,
+        metadata={
+            "help": "Share of the loss that is the divergence from the dense model; the rest is the objective's loss."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_from_zero(("--distill", self.distill, 1.0))
 
 
 def require_choices(*rules: tuple[str, Sequence[str], Sequence[str]]) -> None:
