@@ -60,6 +60,15 @@ def wait_for_all(*, device: str) -> None:
         PartialState(cpu=device == "cpu").wait_for_everyone()
 
 
+def averaged(values: Any) -> Any:
+    """The mean over all processes of a tensor that each has; where there is one process, that tensor."""
+    if processes() == 1:
+        return values
+    from accelerate.utils import reduce
+
+    return reduce(values, reduction="mean")
+
+
 @contextmanager
 def main_speaks_first() -> Iterator[None]:
     """Hold errors of the other processes back a little: most often the main one meets the same, and says so."""

@@ -144,6 +144,11 @@ def prepare(name: str, data: DataOptions, options: ModelOptions) -> Workbench:
     checkpoint = open_checkpoint(
         name, device=options.device, dtype=options.dtype, trust_remote_code=options.trust_remote_code
     )
+    return bench_of(checkpoint, data, options)
+
+
+def bench_of(checkpoint: Checkpoint, data: DataOptions, options: ModelOptions) -> Workbench:
+    """Read the data of an opened checkpoint, and choose the objective: see :func:`prepare`."""
     head, tokenizer = checkpoint.head, checkpoint.tokenizer
     assert tokenizer is not None
     warnings = [note.text for note in checkpoint.notes if note.code == "random_head"]

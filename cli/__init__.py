@@ -20,6 +20,7 @@ COMMANDS = {
     "importance": "Which attention positions, heads and sites a checkpoint needs.",
     "sparsify": "Learn attention masks, with controls; export the masked model.",
     "retrofit": "Residual attention for a finished checkpoint, with controls.",
+    "finetune": "Dropouts of attention while fine-tuning, compared over seeds.",
     "evaluate": "Metric and loss of a checkpoint, gated or not, as JSON.",
     "report": "Make a run's report again, or merge several runs into one.",
 }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,33 @@ def load_model(source: Source) -> tuple[PreTrainedModel, Head, list[Note]]:
     return model, head, notes
 
 
+def load_with_new_head(
+    source: Source, kind: HeadKind, names: tuple[str, ...], *, seed: int
+) -> tuple[PreTrainedModel, Head]:
+    """The model with a head to be trained; a head that the files hold is used where it fits, else drawn.
+
+    Args:
+        source: the checkpoint.
+        kind: of the head.
+        names: of its classes; () for regression.
+        seed: of the weights that are drawn.
+
+    Raises:
+        CheckpointError: a weight of the body is missing or misshapen, or transformers has no such head for the family.
+    """
+    config = copy.deepcopy(source.config)
+    ids = {name: number for number, name in enumerate(names or ("LABEL_0",))}
+    config.id2label, config.label2id = {number: name for name, number in ids.items()}, ids
+    config.num_labels = len(ids)
+    if kind != "token_classification":
+        config.problem_type = "regression" if kind == "regression" else "single_label_classification"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, missing, _ = _attempt(replace(source, config=config), kind, "", new_head=True)
+    head = Head(kind=kind, num_labels=len(ids), label2id=ids, trained=not missing, missing_keys=missing)
+    return model, head
+
+
 def _load_body(source: Source) -> tuple[PreTrainedModel, tuple[str, ...], tuple[str, ...]]:
     """The model without a head, and without a pooler that would be random where the class can do without."""
     class_name = ENCODERS.get(source.config.model_type, "")
@@ -103,9 +131,12 @@ def _load_body(source: Source) -> tuple[PreTrainedModel, tuple[str, ...], tuple[
 
 
 def _attempt(
-    source: Source, kind: HeadKind, class_name: str, **options: bool
+    source: Source, kind: HeadKind, class_name: str, *, new_head: bool = False, **options: bool
 ) -> tuple[PreTrainedModel, tuple[str, ...], tuple[str, ...]]:
-    """Load one class; (model, weights of its head that are not in the files, weights in the files it does not have)."""
+    """Load one class; (model, weights of its head that are not in the files, weights in the files it does not have).
+
+    With ``new_head`` a head of another shape in the files is left there.
+    """
     factory = getattr(transformers, class_name, None) or getattr(transformers, AUTO_CLASSES[kind])
     try:
         with quiet_transformers():
@@ -124,7 +155,8 @@ def _attempt(
         raise CheckpointError(
             f"{source.name}: transformers cannot load it ({first_line(error)}); check its files"
         ) from error
-    _refuse_misshapen(source, info["mismatched_keys"])
+    mismatched = [of for of in info["mismatched_keys"] if not (new_head and _belongs_to_head(model, of[0]))]
+    _refuse_misshapen(source, mismatched)
     body = [key for key in sorted(info["missing_keys"]) if not _belongs_to_head(model, key)]
     if body:
         raise CheckpointError(
@@ -132,7 +164,8 @@ def _attempt(
             "check that config.json belongs to these files"
         )
     _refuse_not_finite(source, model)
-    return model, tuple(sorted(info["missing_keys"])), tuple(sorted(info["unexpected_keys"]))
+    missing = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+    return model, tuple(sorted(missing)), tuple(sorted(info["unexpected_keys"]))
 
 
 def _belongs_to_head(model: PreTrainedModel, key: str) -> bool:

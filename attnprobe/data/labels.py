@@ -184,6 +184,22 @@ class LabelReader:
         return f"label {value!r:.40} in row {row} of {self.source}"
 
 
+def class_names(cells: Sequence[Cell], missing: Sequence[str]) -> tuple[str, ...]:
+    """Names of the classes that occur in a column: words in order, `O` first among tags; LABEL_0, ... for numbers.
+
+    Args:
+        cells: fields, or lists of them.
+        missing: what stands for "no label", beside nothing and -1 and -100.
+    """
+    fields = [field for cell in cells for field in (cell if isinstance(cell, list) else [cell])]
+    known = [field for field in fields if not _absent(field) and str(field) not in missing]
+    numbers = [_number(field) for field in known]
+    if all(number is not None for number in numbers):
+        largest = max((int(number) for number in numbers if number is not None and math.isfinite(number)), default=-1)
+        return tuple(f"LABEL_{index}" for index in range(largest + 1))
+    return tuple(sorted({str(field).strip() for field in known}, key=lambda name: (name != "O", name)))
+
+
 def holds_fractions(cells: Sequence[Cell]) -> bool:
     """Whether all labels are numbers and some are not whole: then they are values, not classes."""
     numbers = [_number(cell) for cell in cells if not _absent(cell)]

@@ -15,7 +15,7 @@ from attnprobe.data.columns import LABEL_FLAG, find_columns, holds_words, row_te
 from attnprobe.data.conll import is_span_tag
 from attnprobe.data.files import ENDINGS, read_file
 from attnprobe.data.hub import EVAL_SPLITS, read_hub
-from attnprobe.data.labels import IGNORED, UNLABELLED, Head, LabelReader, holds_fractions
+from attnprobe.data.labels import IGNORED, UNLABELLED, Head, LabelReader, class_names, holds_fractions
 from attnprobe.data.table import Cell, Table
 from attnprobe.data.tasks import TASKS, Kind, Layout, Task, find_task
 from attnprobe.errors import DataError, UsageError
@@ -221,6 +221,45 @@ def load_examples(
     return Examples.of(
         kind=kind, texts=texts, labels=labels, label_names=label_names, metrics=metrics, source=table.source
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundLabels:
+    """What the labels of a training file are, where there is no head to say it.
+
+    Attributes:
+        kind: what is predicted.
+        names: of the classes 0, 1, ...; LABEL_0, ... where the file has whole numbers without names; () for values.
+    """
+
+    kind: Kind
+    names: tuple[str, ...]
+
+
+def find_labels(options: DataOptions) -> FoundLabels:
+    """Find out what the labels to learn from are: the task's, the data set's, else those that occur.
+
+    Raises:
+        DataError: no labels, or a single class.
+        UsageError: no data is named.
+    """
+    task = find_task(options.task) if options.task else None
+    table = _read(options, task, "train")
+    layout = find_columns(table, task=task, text_columns=options.text_columns, label_column=options.label_column)
+    if layout.label is None:
+        raise DataError(
+            f"{table.source} has no column of labels to learn from (it has {', '.join(table.columns)}): "
+            f"name one with {LABEL_FLAG}"
+        )
+    cells = table.column(layout.label, flag=LABEL_FLAG)
+    kind: Kind = "token_classification" if _are_words(table, layout, task) else _label_kind(cells, task, None)
+    if kind == "regression":
+        return FoundLabels(kind=kind, names=())
+    missing = task.missing_labels if task else ()
+    names = table.label_names.get(layout.label) or (task.label_names if task else ()) or class_names(cells, missing)
+    if len(names) < 2:
+        raise DataError(f"{table.source} has {len(names)} classes to learn to tell apart: give rows of at least two")
+    return FoundLabels(kind=kind, names=tuple(names))
 
 
 def _read(options: DataOptions, task: Task | None, split: Literal["train", "eval"]) -> Table:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import yaml
 
+from attnprobe import __version__
 from attnprobe.architectures import HeadKind
-from attnprobe.export.format import RECORD, Applied
+from attnprobe.export.format import RECORD, TUNED, Applied
 from attnprobe.export.words import in_words, residual_in_words
 
 _PIPELINES: dict[HeadKind, str] = {
@@ -53,12 +54,7 @@ def write_card(card: Card, applied: Applied, *, name: str, head: HeadKind, on_hu
     """
     parts = _parts(applied)
     named = _join([part.name for part in parts])
-    front = {
-        "library_name": "transformers",
-        "pipeline_tag": _PIPELINES[head],
-        "tags": ["attnprobe", *(part.tag for part in parts)],
-        **({"base_model": name} if on_hub else {}),
-    }
+    front = _front(head, [part.tag for part in parts], name=name, on_hub=on_hub)
     settings = [{"setting": key, "value": value} for key, value in applied.provenance.items()]
     text = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
@@ -80,6 +76,34 @@ def write_card(card: Card, applied: Applied, *, name: str, head: HeadKind, on_hu
         "that belong together; a file that is not the exported one is refused.",
     ]
     return "\n\n".join(paragraph for paragraph in text if paragraph) + "\n"
+
+
+def stock_card(card: Card, provenance: Mapping[str, object], *, name: str, head: HeadKind, on_hub: bool) -> str:
+    """The card of a fine-tuned checkpoint, to which nothing is applied. Arguments as :func:`write_card` has them."""
+    settings = [{"setting": key, "value": value} for key, value in provenance.items()]
+    text = [
+        f"---\n{yaml.safe_dump(_front(head, ['fine-tuned'], name=name, on_hub=on_hub), sort_keys=False)}---",
+        f"# {name}, fine-tuned",
+        card.summary,
+        "This is an ordinary checkpoint: `AutoModel` classes of transformers load it, and it has no cost of its own.",
+        *(["## Results", _table(card.results)] if card.results else []),
+        *card.notes,
+        "## How it was made",
+        *([f"```\n{card.command}\n```"] if card.command else []),
+        *([_table(settings)] if settings else []),
+        f"attnprobe {__version__}. `{TUNED}` holds the same.",
+    ]
+    return "\n\n".join(paragraph for paragraph in text if paragraph) + "\n"
+
+
+def _front(head: HeadKind, tags: Sequence[str], *, name: str, on_hub: bool) -> dict[str, object]:
+    """The card's front matter."""
+    return {
+        "library_name": "transformers",
+        "pipeline_tag": _PIPELINES[head],
+        "tags": ["attnprobe", *tags],
+        **({"base_model": name} if on_hub else {}),
+    }
 
 
 class _Part(NamedTuple):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from attnprobe.errors import RunFolderError
-from attnprobe.export.format import MASKS, RECORD
+from attnprobe.export.format import MASKS, RECORD, TUNED
 
 _CARD = "README.md"
 
@@ -18,11 +18,16 @@ def _temporary(folder: Path, kind: str) -> Path:
     return folder.with_name(f".{folder.name}.{os.getpid()}.{kind}")
 
 
+def is_ours(folder: Path) -> bool:
+    """Whether a folder holds a model that attnprobe wrote: an export, or a fine-tuned checkpoint."""
+    return any((folder / mark).is_file() for mark in (RECORD, TUNED))
+
+
 def require_replaceable(folder: Path) -> None:
     """See that a folder may be written: it is absent, empty, or an earlier export. Raises: RunFolderError."""
     if folder.exists() and not folder.is_dir():
         raise RunFolderError(f"{folder} is a file: choose another folder for the export")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / RECORD).is_file():
+    if folder.is_dir() and any(folder.iterdir()) and not is_ours(folder):
         raise RunFolderError(f"{folder} is not empty and holds no export: choose another folder, or empty it")
 
 

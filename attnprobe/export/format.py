@@ -34,6 +34,8 @@ SCHEMA_VERSION = 2
 """1 has a mask always, and no residual attention."""
 RECORD = "attnprobe.json"
 MASKS = "masks.safetensors"
+TUNED = "attnprobe-finetune.json"
+"""Beside a fine-tuned checkpoint, to which nothing is applied: how it was made. Nothing reads it but people."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

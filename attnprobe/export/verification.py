@@ -68,6 +68,7 @@ def verify_export(
     *,
     device: str = "cpu",
     trust_remote_code: bool = False,
+    stock: bool = False,
     name: str | None = None,
 ) -> float:
     """Load an export in a fresh process, run the batches of some checks, and compare.
@@ -77,6 +78,7 @@ def verify_export(
         checks: what the model gave, see :func:`checks_of`.
         device: where to run; where the expected outputs come from, or else the last digits differ.
         trust_remote_code: run Python code that comes with the checkpoint.
+        stock: load it by transformers alone.
         name: of the export in messages; None: the folder.
 
     Returns:
@@ -92,7 +94,8 @@ def verify_export(
             {f"{n}.{key}": _plain(tensor) for n, check in enumerate(checks) for key, tensor in check.inputs.items()},
             batches,
         )
-        arguments = [str(directory), str(batches), str(outputs), device, *(["trust"] if trust_remote_code else [])]
+        flags = [*(["trust"] if trust_remote_code else []), *(["stock"] if stock else [])]
+        arguments = [str(directory), str(batches), str(outputs), device, *flags]
         _run_fresh(name, arguments)
         try:
             found = load_file(outputs)

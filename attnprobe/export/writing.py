@@ -94,14 +94,15 @@ def complete(
         on_hub: whether the name is an id of the hub.
     """
     write_applied(folder, applied, [folder / "config.json", *find_weights(folder).files])
-    architecture = _architecture(folder)
+    architecture = architecture_of(folder)
     text = write_card(
         card or Card(), applied, name=name or architecture, head=head_class(architecture)[0], on_hub=on_hub
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
-def _architecture(folder: Path) -> str:
+def architecture_of(folder: Path) -> str:
+    """The class that a checkpoint's config.json names."""
     names = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"]
     return str(names[0])
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnprobe.data.batches import Batch
+from attnprobe.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,11 @@ class Objective(ABC):
     @abstractmethod
     def predictions(self, output: Tensor, prepared: Prepared) -> Tensor:
         """(batch, columns): what the metric reads of each example."""
+
+    def hits(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """(batch,): share of an example's scored classes that are right. Raises: UsageError without classes."""
+        del output, prepared
+        raise UsageError(f"a {self.kind} scored in {self.loss_unit} has no classes to be right about: use its loss")
 
     def references(self, prepared: Prepared) -> Tensor:
         """(batch,): what the metric compares predictions with; 0 where predictions are counts."""

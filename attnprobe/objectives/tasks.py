@@ -42,6 +42,10 @@ class SequenceTask(Objective):
         del prepared
         return output.argmax(-1, keepdim=True)
 
+    def hits(self, output: Tensor, prepared: Prepared) -> Tensor:
+        assert prepared.labels is not None
+        return (output.argmax(-1) == prepared.labels).float()
+
     def references(self, prepared: Prepared) -> Tensor:
         assert prepared.labels is not None
         return prepared.labels
@@ -63,6 +67,9 @@ class RegressionTask(SequenceTask):
     def predictions(self, output: Tensor, prepared: Prepared) -> Tensor:
         del prepared
         return output[:, :1]
+
+    def hits(self, output: Tensor, prepared: Prepared) -> Tensor:
+        return Objective.hits(self, output, prepared)
 
 
 class TokenTask(Objective):
@@ -94,6 +101,10 @@ class TokenTask(Objective):
     def divergence(self, output: Tensor, prepared: Prepared) -> Tensor:
         assert prepared.dense is not None
         return self._mean(_kl(output, prepared.dense), prepared)
+
+    def hits(self, output: Tensor, prepared: Prepared) -> Tensor:
+        assert prepared.labels is not None
+        return self._mean((output.argmax(-1) == prepared.labels[prepared.labels != -100]).float(), prepared)
 
     def rows(self, prepared: Prepared, rows: Tensor) -> Prepared:
         """As for any objective; the dense output has no row an example, but one a scored token."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attnprobe.errors import RunFolderError
+from attnprobe.report.finetune import finetune_finding, finetune_page
+from attnprobe.report.finetune_study import read_finetune
 from attnprobe.report.importance import importance_page
 from attnprobe.report.page import Page, write_page
 from attnprobe.report.retrofit import read_retrofit, retrofit_finding, retrofit_page
@@ -27,6 +29,7 @@ PAGES: dict[str, Callable[[Path], Page]] = {
     "importance": lambda run_dir: importance_page(read_run(run_dir)),
     "sparsify": lambda run_dir: sweep_page(read_sweep(run_dir)),
     "retrofit": lambda run_dir: retrofit_page(read_retrofit(run_dir)),
+    "finetune": lambda run_dir: finetune_page(read_finetune(run_dir)),
 }
 """The command that made a run folder -> what its page says."""
 
@@ -34,6 +37,7 @@ FINDINGS: dict[str, Callable[[Path], str]] = {
     "importance": _importance_finding,
     "sparsify": lambda run_dir: sweep_finding(read_sweep(run_dir)),
     "retrofit": lambda run_dir: retrofit_finding(read_retrofit(run_dir)),
+    "finetune": lambda run_dir: finetune_finding(read_finetune(run_dir)),
 }
 """The command that made a run folder -> the first line of its page."""
 

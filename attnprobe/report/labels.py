@@ -49,8 +49,12 @@ FILES: dict[str, str] = {
     "training.csv": "what was logged in training",
     "retrofit.csv": "one row a training: metric before and after, against its controls; what attention looks like",
     "sparsity.csv": "what masks cost that were learnt afterwards",
+    "finetune.csv": "one row a training: metric, share dropped, time and memory",
+    "comparisons.csv": "each dropout method against none and the usual one, with corrected p-values",
+    "rates.csv": "share dropped at each site over the training",
+    "schedule.json": "drop rates over the training as learnt, for `--schedule`",
     "masks.npz": "the masks of every point on one example",
-    "model": "the exported model, which `attnprobe.load` reads",
+    "model": "the exported model; its README.md says how to load it",
 }
 
 

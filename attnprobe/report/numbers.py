@@ -1,10 +1,10 @@
-"""How figures are written: signs, digits that fit their interval, `n/a` for what was not measured."""
+"""How figures are written: signs, digits that fit their interval, `n/a` for what was not measured; lists, capitals."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 NOT_MEASURED = "n/a"
 
@@ -49,6 +49,11 @@ def estimate(value: float, low: float, high: float, *, signed: bool = False, uni
     return " ".join(part for part in parts if part)
 
 
+def known(value: float, write: Callable[[float], str]) -> str:
+    """A figure as ``write`` has it, or nothing where it is not known."""
+    return write(value) if math.isfinite(value) else ""
+
+
 def count(value: float) -> str:
     """A whole number with thousands separated."""
     return f"{round(value):,}" if math.isfinite(value) else NOT_MEASURED
@@ -73,6 +78,16 @@ def rounded(value: float) -> float | None:
 def rounded_all(values: Iterable[float]) -> list[float | None]:
     """`rounded` of every value."""
     return [rounded(value) for value in values]
+
+
+def join(names: Sequence[str], word: str = "and") -> str:
+    """Names as a sentence lists them: `one, two and three`."""
+    return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def capital(sentence: str) -> str:
+    """With a capital first letter; the others as they are."""
+    return sentence[:1].upper() + sentence[1:]
 
 
 def typeset(text: str) -> str:

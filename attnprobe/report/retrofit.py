@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from attnprobe.report.figures import ACCENT, INK, Axis, Dot, axis, dots, layout, plain, swarm
+from attnprobe.report.figures import Axis, Dot, dots, swarm
+from attnprobe.report.groups import Row, Seeds, grouped, metric_name
 from attnprobe.report.identity import alerts, checkpoint_name, subtitle
-from attnprobe.report.numbers import count, estimate, number, rounded_all
-from attnprobe.report.page import Block, Chart, Figure, Json, Page, Section, Table, View
+from attnprobe.report.learning import LOSSES, learning_section
+from attnprobe.report.numbers import count, estimate, known, number
+from attnprobe.report.page import Block, Chart, Page, Section, Table, View
 from attnprobe.report.provenance import provenance_section
 from attnprobe.report.tables import Record, read_info, real, require_table, table_or_empty, text
-from attnprobe.report.tradeoff.means import INTERVALS, average, over_seeds
+from attnprobe.report.tradeoff.means import INTERVALS
 from attnprobe.report.tradeoff.sentences import in_points, percent, points
 
 OPTIONAL = ("heads.csv", "training.csv")
@@ -41,42 +43,15 @@ class Retrofit(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
-    """Trainings that differ in their seed alone.
+class Group(Seeds):
+    """Trainings of one ``kind``."""
 
-    Attributes:
-        name: in words.
-        kind: of the trainings.
-        rows: of ``retrofit.csv``.
-    """
-
-    name: str
     kind: str
-    rows: Sequence[dict[str, object]]
-
-    def of(self, column: str) -> float:
-        """The mean of a column; NaN where no row has it."""
-        return average(real(row[column]) for row in self.rows)
-
-    def with_interval(self, column: str, low: str, high: str) -> tuple[float, float, float]:
-        """The mean over the seeds with its interval."""
-        columns = ([real(row[name]) for row in self.rows] for name in (column, low, high))
-        return over_seeds(*columns)
-
-    @property
-    def value(self) -> tuple[float, float, float]:
-        """The metric."""
-        return self.with_interval("value", "ci_low", "ci_high")
 
     @property
     def behind(self) -> tuple[float, float, float]:
         """How far it is behind continued training, in the metric's unit; NaN without that control."""
         return self.with_interval("behind_continued", "behind_continued_ci_low", "behind_continued_ci_high")
-
-    @property
-    def exported(self) -> bool:
-        """Whether one of them was exported."""
-        return any(text(row["exported"]) == "True" for row in self.rows)
 
 
 def read_retrofit(folder: Path) -> Retrofit:
@@ -96,14 +71,10 @@ def read_retrofit(folder: Path) -> Retrofit:
 
 def groups_of(rows: pd.DataFrame) -> list[Group]:
     """The trainings by all but their seed, in the order of the table."""
-    found: dict[str, list[dict[str, object]]] = {}
-    for row in rows.to_dict("records"):
-        named = {str(name): value for name, value in row.items()}
-        found.setdefault(group_name(named), []).append(named)
-    return [Group(name=name, kind=text(of[0]["kind"]), rows=of) for name, of in found.items()]
+    return [Group(name=name, kind=text(of[0]["kind"]), rows=of) for name, of in grouped(rows, group_name).items()]
 
 
-def group_name(row: dict[str, object]) -> str:
+def group_name(row: Row) -> str:
     """What a training is, in words, without its seed."""
     kind = text(row["kind"])
     parts = [KINDS.get(kind, kind), text(row["variant"]), text(row["end"]) if kind == "retrofit" else ""]
@@ -117,7 +88,7 @@ def retrofit_finding(run: Retrofit) -> str:
     first = next((group for group in groups if group.kind == "retrofit"), None)
     if first is None:
         return "No retrofit was trained, so no finding can be given."
-    metric = _metric(run)
+    metric = metric_name(run.rows)
     value, low, high = first.value
     over = f", the mean of {len(first.rows)} seeds" if len(first.rows) > 1 else ""
     variant = text(first.rows[0]["variant"])
@@ -152,7 +123,12 @@ def retrofit_page(run: Retrofit) -> Page:
         _metric_section(run, groups),
         _attention_section(run, groups),
         _sparsity_section(run),
-        _learning_section(run, groups),
+        learning_section(
+            run.training,
+            [(group.name, group) for group in groups],
+            LOSSES | {"gate": "mean gate"},
+            more="Where there are gates, their mean is drawn too.",
+        ),
         provenance_section(run),
     ]
     missing = [name for name in OPTIONAL if not (run.path / name).exists()]
@@ -164,11 +140,6 @@ def retrofit_page(run: Retrofit) -> Page:
         alerts=alerts(run, missing),
         sections=[section for section in built if section is not None],
     )
-
-
-def _metric(run: Retrofit) -> str:
-    names = [text(name) for name in run.rows["metric_name"] if text(name)]
-    return names[0].replace("_", " ") if names else "metric"
 
 
 def _notes(groups: Sequence[Group]) -> list[str]:
@@ -192,7 +163,7 @@ def _notes(groups: Sequence[Group]) -> list[str]:
 
 
 def _metric_section(run: Retrofit, groups: Sequence[Group]) -> Section:
-    metric = _metric(run).capitalize()
+    metric = metric_name(run.rows).capitalize()
     drawn = [
         Dot(label=g.name, value=g.value[0], low=g.value[1], high=g.value[2], control=g.of("dense")) for g in groups
     ]
@@ -231,15 +202,11 @@ def _row(group: Group) -> list[str]:
         in_points(*drop) if trained else "",
         in_points(*behind) if math.isfinite(behind[0]) else "",
         *(number(group.of(name), digits=3) for name in ("entropy_median", "entropy_spread", "jsd_same", "jsd_matched")),
-        _known(group.of("gate_mean"), lambda value: number(value, digits=2)),
-        _known(group.of("grad_norm"), lambda value: number(value, digits=2)),
+        known(group.of("gate_mean"), lambda value: number(value, digits=2)),
+        known(group.of("grad_norm"), lambda value: number(value, digits=2)),
         count(group.of("seconds")),
         str(len(group.rows)),
     ]
-
-
-def _known(value: float, write: Callable[[float], str]) -> str:
-    return write(value) if math.isfinite(value) else ""
 
 
 def _attention_section(run: Retrofit, groups: Sequence[Group]) -> Section | None:
@@ -306,7 +273,7 @@ def _sparsity_section(run: Retrofit) -> Section | None:
     columns = [
         "Cells removed",
         "Model",
-        f"{_metric(run).capitalize()} [95 %]",
+        f"{metric_name(run.rows).capitalize()} [95 %]",
         "Unmasked",
         "Drop, points [95 %]",
         "Runs",
@@ -319,74 +286,3 @@ def _sparsity_section(run: Retrofit) -> Section | None:
     )
     blocks: list[Block] = [table]
     return Section(key="sparsity", title="What attention it can do without", text=[], blocks=blocks)
-
-
-def _learning_section(run: Retrofit, groups: Sequence[Group]) -> Section | None:
-    """Loss and gradient norm by step, one line a seed."""
-    logs = (
-        {text(name): of.to_dict("records") for name, of in run.training.groupby("training")}
-        if len(run.training)
-        else {}
-    )
-    views = []
-    for group in groups:
-        own = [logs[name] for row in group.rows if (name := text(row["training"])) in logs]
-        if own:
-            last = ", ".join(number(real(log[-1].get("loss"))) for log in own)
-            views.append(
-                View(label=group.name, figure=_curves(own), alt=f"{group.name}: at the last step the loss is {last}.")
-            )
-    if not views:
-        return None
-    chart = Chart(
-        key="training",
-        title="Loss and gradient norm by step",
-        selector="Training",
-        text="One line a seed. Where there are gates, their mean is drawn too.",
-        views=views,
-    )
-    return Section(key="learning", title="How it was trained", text=[], blocks=[chart])
-
-
-def _curves(logs: Sequence[Sequence[dict[object, object]]]) -> Figure:
-    shown = {"loss": "y", "grad_norm": "y2", "gate": "y3"}
-    titles = {"loss": "loss", "grad_norm": "gradient norm", "gate": "mean gate"}
-    kept = [n for n in shown if any(math.isfinite(real(row.get(n))) for log in logs for row in log)]
-    traces: list[dict[str, Json]] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": plain(titles[name]),
-            "x": rounded_all(real(row["step"]) for row in log),
-            "y": rounded_all(real(row.get(name)) for row in log),
-            "yaxis": shown[name],
-            "line": {"color": ACCENT, "width": 1.5},
-            "hovertemplate": f"step %{{x}}: %{{y}} ({plain(titles[name])})<extra></extra>",
-        }
-        for name in kept
-        for log in logs
-    ]
-    height = 1 / max(1, len(kept))
-    tops = {name: 1 - number_ * height for number_, name in enumerate(kept)}
-    axes: dict[str, Json] = {
-        f"yaxis{shown[name][1:]}": axis("", domain=[max(0.0, top - 0.72 * height), top], nticks=4, rangemode="tozero")
-        for name, top in tops.items()
-    }
-    titles_drawn: list[Json] = [
-        {
-            **{"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "y": top, "yanchor": "bottom"},
-            **{"yshift": 4, "text": plain(titles[name]), "showarrow": False, "font": {"size": 12, "color": INK}},
-        }
-        for name, top in tops.items()
-    ]
-    return Figure(
-        data=traces,
-        layout=layout(
-            xaxis=axis("step", anchor=shown[kept[-1]] if kept else "y", showgrid=False),
-            **axes,
-            annotations=titles_drawn,
-            margin={"l": 8, "r": 8, "t": 28, "b": 8},
-        ),
-        height=120 + 130 * len(kept),
-        key=[("line", "one line a seed")],
-    )

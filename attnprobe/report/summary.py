@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from attnprobe.report.labels import MEASURES, METHODS, PARTITION, Measure, class_name, measure_of, method_label
-from attnprobe.report.numbers import compact, count, estimate, number
+from attnprobe.report.numbers import capital, compact, count, estimate, join, number
 from attnprobe.report.tables import Effect, Run, effects
 
 FEW_CELLS = 100
@@ -35,7 +35,7 @@ def finding_of(rows: Sequence[Effect], *, loss_unit: str) -> str:
     least, most = ranked[0], ranked[-1]
     if len(ranked) == 1:
         name = class_name(least.position_class)
-        return _capital(f"{_source(measure)}only {name} was measured: {_full(least, measure, unit)}.")
+        return capital(f"{_source(measure)}only {name} was measured: {_full(least, measure, unit)}.")
     clauses = [
         f"{class_name(least.position_class)} {measure.least}: {_full(least, measure, unit)}",
         *(
@@ -45,7 +45,7 @@ def finding_of(rows: Sequence[Effect], *, loss_unit: str) -> str:
         ),
         f"and {class_name(most.position_class)} {measure.most}: {_brief(most, measure)}",
     ]
-    return _capital(f"{_source(measure)}{'; '.join(clauses)}.{unsettled(ranked[0], ranked[1])}")
+    return capital(f"{_source(measure)}{'; '.join(clauses)}.{unsettled(ranked[0], ranked[1])}")
 
 
 def finding_measure(rows: Iterable[Effect]) -> Measure | None:
@@ -103,15 +103,15 @@ def _against_control(ranked: Sequence[Effect], measure: Measure) -> str:
     if not any(groups.values()):
         return ""
     link = "goes to" if measure.method == "mass" else "depends on"
-    parts = [f"{word} {link} {_join(names)}" for word, names in groups.items() if names]
-    return _capital(f"against {measure.control}, {'; '.join(parts)}.")
+    parts = [f"{word} {link} {join(names)}" for word, names in groups.items() if names]
+    return capital(f"against {measure.control}, {'; '.join(parts)}.")
 
 
 def _score(least: Effect, measure: Measure) -> str:
     if measure.method != "ablation" or not math.isfinite(least.metric_dense):
         return ""
     name, metric = class_name(least.position_class), least.metric_name.replace("_", " ") or "metric"
-    return _capital(
+    return capital(
         f"the model's {metric} over {count(least.examples)} examples is {number(least.metric_dense, digits=3)}; "
         f"without {name} it is {number(least.metric_ablated, digits=3)}."
     )
@@ -137,13 +137,13 @@ def _absent(run: Run) -> list[str]:
     occurring = {row.position_class for row in rows if row.measured}
     absent = [name for name in PARTITION if name in {row.position_class for row in rows} - occurring]
     verb = "occurs" if len(absent) == 1 else "occur"
-    names = _join([class_name(name) for name in absent])
-    return [_capital(f"{names} never {verb} in these inputs (n/a).")] if absent else []
+    names = join([class_name(name) for name in absent])
+    return [capital(f"{names} never {verb} in these inputs (n/a).")] if absent else []
 
 
 def _few(ranked: Sequence[Effect]) -> str:
     few = [f"{class_name(row.position_class)} ({count(row.cells)})" for row in ranked if row.cells < FEW_CELLS]
-    return f"Few cells stand behind {_join(few)}: read with care." if few else ""
+    return f"Few cells stand behind {join(few)}: read with care." if few else ""
 
 
 def _full(row: Effect, measure: Measure, unit: str) -> str:
@@ -192,11 +192,3 @@ def _by(row: Effect, measure: Measure) -> bool:
 
 def _overlap(first: Effect, second: Effect) -> bool:
     return first.low <= second.high and second.low <= first.high
-
-
-def _join(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]

@@ -25,6 +25,9 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
     "training.csv": ("step",),
     "retrofit.csv": ("training", "kind", "variant", "seed", "metric_name", "value"),
     "sparsity.csv": ("training", "kind", "target", "value"),
+    "finetune.csv": ("training", "dropout", "match", "seed", "metric_name", "value"),
+    "comparisons.csv": ("dropout", "match", "against", "difference", "p_corrected"),
+    "rates.csv": ("training", "progress", "site", "rate"),
 }
 """The columns without which a table cannot be read; any other column that is missing reads as not measured."""
 
@@ -46,6 +49,10 @@ TEXT = frozenset(
         "end",
         "align",
         "gate",
+        "dropout",
+        "match",
+        "against",
+        "net",
     )
 )
 

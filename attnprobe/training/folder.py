@@ -6,28 +6,47 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+import torch
+from transformers import PreTrainedModel
 
+from attnprobe.attention import Site
 from attnprobe.data.sources import DataOptions
 from attnprobe.distributed import is_main, share
-from attnprobe.export.format import RECORD
-from attnprobe.runs import Mode, RunFolder, open_run
-from attnprobe.training.ground import Ground
+from attnprobe.dropout.options import DropoutOptions
+from attnprobe.export.folders import is_ours
+from attnprobe.options import ModelOptions
+from attnprobe.runs import Mode, RunFolder, open_run, replacing
 from attnprobe.training.options import TrainingOptions
 from attnprobe.workbench import Workbench
 
 MODEL = "model"
 """Folder of the exported model in a run folder."""
 
+
+class Grounded(Protocol):
+    """What trainings stand on, as a run folder tells it."""
+
+    @property
+    def bench(self) -> Workbench: ...
+
+    @property
+    def model_options(self) -> ModelOptions: ...
+
+    def identity(self) -> dict[str, object]: ...
+
+
 _CHECKED = 8
 """Rows on which an export is checked in a fresh process."""
 
 
 def open_training_run(
-    ground: Ground,
-    options: TrainingOptions,
+    ground: Grounded,
+    options: Sequence[TrainingOptions | DropoutOptions],
     *,
+    sites: tuple[Site, ...],
     command: str,
     name: str,
     data: DataOptions,
@@ -41,6 +60,7 @@ def open_training_run(
     Args:
         ground: what all trainings stand on.
         options: of the command.
+        sites: of the model.
         command: its name.
         name: of the checkpoint, as typed.
         data: what is learnt from and measured on.
@@ -59,19 +79,36 @@ def open_training_run(
             output_dir,
             command=command,
             command_line=command_line,
-            arguments={"checkpoint": name, **asdict(data), **asdict(model), **asdict(options)},
+            arguments={"checkpoint": name, **_merged([data, model, *options])},
             identity={
                 "seed": model.seed,
-                **ground.bench.identity(ground.session.sites),
+                **ground.bench.identity(sites),
                 "training": ground.identity(),
             },
             files=files,
             mode=mode,
         )
-        if mode == "overwrite" and (output_dir / MODEL / RECORD).is_file():
+        if mode == "overwrite" and is_ours(output_dir / MODEL):
             shutil.rmtree(output_dir / MODEL)
     record = share(run.record if run else None, device=model.device)
     return run or RunFolder(output_dir, record)
+
+
+def _merged(options: Sequence[Any]) -> dict[str, Any]:
+    return {name: value for of in options for name, value in asdict(of).items()}
+
+
+def weights_file(run: RunFolder) -> Path:
+    """Where the weights of the model to export wait for the end of a run."""
+    return run.path / "partial" / "weights.pt"
+
+
+def keep_weights(run: RunFolder, model: PreTrainedModel) -> None:
+    """Keep a model's weights as those of the model to export, if there should be no better one."""
+    path = weights_file(run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, temporary)
 
 
 def spread_rows(bench: Workbench) -> list[int]:

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnprobe.attention import evaluating
 from attnprobe.data.batches import Encoded
 from attnprobe.metrics import METRICS
+from attnprobe.objectives import Objective, Prepared
 from attnprobe.scoring import scored_output, to_numpy
 from attnprobe.statistics import metric_interval
 from attnprobe.training.ground import Ground
@@ -65,28 +68,55 @@ def score(
         within: what is in force while the model runs.
     """
     objective = ground.bench.objective
+
+    def dense_output(prepared: Prepared) -> Tensor:
+        return scored_output(ground.dense_model, objective, prepared)
+
+    def output(prepared: Prepared) -> tuple[Tensor, Prepared]:
+        if dense:
+            found = dense_output(prepared)
+            return found, prepared.with_dense(found)
+        if objective.kind == "fidelity":
+            prepared = prepared.with_dense(dense_output(prepared))
+        with within():
+            return scored_output(ground.session.model, objective, prepared), prepared
+
     model = ground.dense_model if dense else ground.session.model
+    return score_outputs(model, objective, encoded, rows, output, batch_size=ground.model_options.per_device_batch_size)
+
+
+def score_outputs(
+    model: PreTrainedModel,
+    objective: Objective,
+    encoded: Encoded,
+    rows: Sequence[int],
+    output: Callable[[Prepared], tuple[Tensor, Prepared]],
+    *,
+    batch_size: int,
+) -> Scores:
+    """Score what is given for each batch of rows.
+
+    Args:
+        model: in whose evaluation mode, and on whose device.
+        objective: scored by it.
+        encoded: the data.
+        rows: which of its rows.
+        output: gives the scored output of a batch, and the batch as it is scored.
+        batch_size: of a pass.
+    """
     place = {row: number for number, row in enumerate(rows)}
     parts: list[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]] = []
     with torch.no_grad(), evaluating(model):
-        for batch in map(encoded.batch, encoded.plan(ground.model_options.per_device_batch_size, rows=rows)):
+        for batch in map(encoded.batch, encoded.plan(batch_size, rows=rows)):
             where = np.asarray([place[row] for row in batch.indices.tolist()])
-            prepared = objective.prepare(batch.to(model.device))
-            if objective.kind == "fidelity" or dense:
-                prepared = prepared.with_dense(scored_output(ground.dense_model, objective, prepared))
-            if dense:
-                assert prepared.dense is not None
-                output = prepared.dense
-            else:
-                with within():
-                    output = scored_output(model, objective, prepared)
+            found, prepared = output(objective.prepare(batch.to(model.device)))
             parts.append(
                 (
                     where,
                     {
-                        "prediction": to_numpy(objective.predictions(output, prepared)),
+                        "prediction": to_numpy(objective.predictions(found, prepared)),
                         "reference": to_numpy(objective.references(prepared)),
-                        "loss": to_numpy(objective.loss(output, prepared)),
+                        "loss": to_numpy(objective.loss(found, prepared)),
                     },
                 )
             )
@@ -129,12 +159,9 @@ class Loss:
 
 def compare(metric: str, scores: Scores, dense: Scores, *, resamples: int, seed: int) -> Loss:
     """The metric of a model and of the dense one on the same examples."""
-    compute = METRICS[metric].compute
     columns = scores.prediction.shape[1]
     both = np.concatenate([scores.prediction, dense.prediction], axis=1)
-
-    def alone(predictions: NDArray[np.floating], labels: NDArray[np.floating]) -> float:
-        return compute(_squeezed(predictions), labels)
+    alone = computed(metric)
 
     def drop(predictions: NDArray[np.floating], labels: NDArray[np.floating]) -> float:
         return alone(predictions[:, columns:], labels) - alone(predictions[:, :columns], labels)
@@ -152,6 +179,12 @@ def compare(metric: str, scores: Scores, dense: Scores, *, resamples: int, seed:
         drop_low=drop_low,
         drop_high=drop_high,
     )
+
+
+def computed(metric: str) -> Callable[[NDArray[np.floating], NDArray[np.floating]], float]:
+    """A metric as a function of :attr:`Scores.prediction` and :attr:`Scores.reference`."""
+    compute = METRICS[metric].compute
+    return lambda predictions, labels: compute(_squeezed(predictions), labels)
 
 
 def _squeezed(predictions: NDArray[np.floating]) -> NDArray[np.floating]:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from attnprobe.report.labels import PARTITION, class_tick
 from attnprobe.report.maps import COLUMNS, RAMP, ROWS, spread
+from attnprobe.report.numbers import capital
 from attnprobe.report.page import Choice, Gallery, Section
 from attnprobe.report.tradeoff.means import Mean
 from attnprobe.report.tradeoff.points import Masks, Point, Sweep
@@ -63,7 +64,7 @@ def gallery_section(sweep: Sweep, study: Study) -> Section | None:
         selector="Mask",
         rows=[str(site) for site in sites],
         columns=[str(head) for head in heads],
-        facts=[IN_EXAMPLE, *(_capital(class_tick(name)) for name in classes)],
+        facts=[IN_EXAMPLE, *(capital(class_tick(name)) for name in classes)],
         choices=choices,
         images=list(images),
         tokens=sweep.masks.tokens,
@@ -172,7 +173,3 @@ def _text(sweep: Sweep, study: Study, choices: Sequence[Choice], shape: Sequence
 
 def _whole_percent(share: float) -> int | None:
     return round(100 * share) if math.isfinite(share) else None
-
-
-def _capital(name: str) -> str:
-    return name[:1].upper() + name[1:]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from attnprobe.report.labels import class_name
-from attnprobe.report.numbers import NOT_MEASURED, decimals, estimate, interval, number
+from attnprobe.report.numbers import NOT_MEASURED, decimals, estimate, interval, join, number
 from attnprobe.report.tradeoff.means import Line, Mean
 from attnprobe.report.tradeoff.points import Point
 from attnprobe.report.tradeoff.study import Comparison, Study, comparisons
@@ -158,9 +158,9 @@ def _against(study: Study, best: Mean) -> list[str]:
         run = "No control was run" if not study.controls else "No control is as dense or denser"
         return [f"{run}, so nothing shows whether learning the mask was worth it."]
     absent = [SLOTS[slot][1] for slot in EXPECTED if slot not in chosen]
-    missing = f"No {_join(absent, 'or')} was run at equal or lower sparsity." if absent else ""
+    missing = f"No {join(absent, 'or')} was run at equal or lower sparsity." if absent else ""
     clauses = [_clause(slot, comparison) for slot, comparison in chosen.items()]
-    return [f"At equal or lower sparsity, {_join(clauses)}.", _conclusion(chosen), missing]
+    return [f"At equal or lower sparsity, {join(clauses)}.", _conclusion(chosen), missing]
 
 
 def _clause(slot: str, comparison: Comparison) -> str:
@@ -188,12 +188,12 @@ def _conclusion(chosen: dict[str, Comparison]) -> str:
     if set(groups) == {"no interval"}:
         return "No interval was measured, so no difference is settled."
     said = [
-        f"is ahead of {_join(groups['ahead'])}" if "ahead" in groups else "",
-        f"is behind {_join(groups['behind'])}" if "behind" in groups else "",
-        f"does not measurably differ from {_join(groups['no difference'])}" if "no difference" in groups else "",
-        f"has no interval against {_join(groups['no interval'])}" if "no interval" in groups else "",
+        f"is ahead of {join(groups['ahead'])}" if "ahead" in groups else "",
+        f"is behind {join(groups['behind'])}" if "behind" in groups else "",
+        f"does not measurably differ from {join(groups['no difference'])}" if "no difference" in groups else "",
+        f"has no interval against {join(groups['no interval'])}" if "no interval" in groups else "",
     ]
-    return f"The learnt mask {_join([part for part in said if part])}."
+    return f"The learnt mask {join([part for part in said if part])}."
 
 
 def _tally(study: Study) -> str:
@@ -208,7 +208,7 @@ def _tally(study: Study) -> str:
         "no interval": "not settled for want of an interval",
     }
     counted = [f"{text} in {verdicts.count(name)}" for name, text in words.items() if name in verdicts]
-    return f"Of {len(verdicts)} comparisons of a learnt mask with a control, the learnt mask is {_join(counted)}."
+    return f"Of {len(verdicts)} comparisons of a learnt mask with a control, the learnt mask is {join(counted)}."
 
 
 def _tuned_dense(study: Study) -> str:
@@ -250,7 +250,3 @@ def _kept(study: Study) -> str:
 def _sentence(text: str) -> str:
     text = text.strip()
     return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _join(names: Sequence[str], word: str = "and") -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from attnprobe.report.figures import ACCENT, CONTROL, INK, axis, layout, plain
-from attnprobe.report.numbers import number, rounded, rounded_all
+from attnprobe.report.figures import ACCENT, CONTROL, axis, layout, plain
+from attnprobe.report.learning import Entry, logs_of, panel_title, thin
+from attnprobe.report.numbers import number, rounded_all
 from attnprobe.report.page import Chart, Figure, Json, Section, View
-from attnprobe.report.tables import real, text
+from attnprobe.report.tables import real
 from attnprobe.report.tradeoff.means import Mean
 from attnprobe.report.tradeoff.points import Sweep
 from attnprobe.report.tradeoff.rows import mean_name
 from attnprobe.report.tradeoff.study import Study
 
-MOST_STEPS, MOST_VIEWS = 80, 40
-"""Steps drawn of one point, and trainings shown."""
-Record = Mapping[object, object]
+MOST_VIEWS = 40
+"""Trainings shown."""
 
 
 def training_section(sweep: Sweep, study: Study) -> Section | None:
     """A view for each line and target that was trained, its seeds together; learnt masks first."""
-    logs: dict[str, list[Record]] = {}
-    for record in sweep.training.to_dict("records"):
-        logs.setdefault(text(record["point"]), []).append(record)
+    logs = logs_of(sweep.training, "point")
     trained = [mean for mean in study.means if any(point.point in logs for point in mean.points)]
     trained.sort(key=lambda mean: mean.line.kind != "learnt")
     views = [_view(mean, [logs[p.point] for p in mean.points if p.point in logs]) for mean in trained[:MOST_VIEWS]]
@@ -40,8 +38,8 @@ def training_section(sweep: Sweep, study: Study) -> Section | None:
     return Section(key="learning", title="How the masks were learnt", text=[], blocks=[chart])
 
 
-def _view(mean: Mean, logs: Sequence[Sequence[Record]]) -> View:
-    thinned = [_thin(sorted(log, key=lambda record: real(record["step"]))) for log in logs]
+def _view(mean: Mean, logs: Sequence[Sequence[Entry]]) -> View:
+    thinned = [thin(sorted(log, key=lambda record: real(record["step"]))) for log in logs]
     gated = any(math.isfinite(real(record.get("density"))) for log in thinned for record in log)
     last = [log[-1] for log in thinned]
     losses = ", ".join(number(real(record.get("loss"))) for record in last)
@@ -54,7 +52,7 @@ def _view(mean: Mean, logs: Sequence[Sequence[Record]]) -> View:
     )
 
 
-def _figure(logs: Sequence[Sequence[Record]], *, gated: bool) -> Figure:
+def _figure(logs: Sequence[Sequence[Entry]], *, gated: bool) -> Figure:
     traces = [_trace(log, "loss", "y", ACCENT) for log in logs]
     if gated:
         traces += [_trace(log, "density", "y2", ACCENT) for log in logs]
@@ -68,7 +66,7 @@ def _figure(logs: Sequence[Sequence[Record]], *, gated: bool) -> Figure:
             xaxis=axis("step", anchor="y2" if gated else "y", showgrid=False),
             yaxis=axis("", domain=upper, nticks=5),
             **lower,
-            annotations=[_title(title, at) for title, at in titles.items()],
+            annotations=[panel_title(title, at) for title, at in titles.items()],
             margin={"l": 8, "r": 8, "t": 28, "b": 8},
         ),
         height=360 if gated else 220,
@@ -76,7 +74,7 @@ def _figure(logs: Sequence[Sequence[Record]], *, gated: bool) -> Figure:
     )
 
 
-def _trace(log: Sequence[Record], name: str, on: str, color: str, *, dash: str = "solid") -> dict[str, Json]:
+def _trace(log: Sequence[Entry], name: str, on: str, color: str, *, dash: str = "solid") -> dict[str, Json]:
     return {
         "type": "scatter",
         "mode": "lines",
@@ -87,25 +85,3 @@ def _trace(log: Sequence[Record], name: str, on: str, color: str, *, dash: str =
         "line": {"color": color, "width": 1.5, "dash": dash},
         "hovertemplate": "step %{x}: %{y}<extra></extra>",
     }
-
-
-def _title(title: str, at: float) -> Json:
-    return {
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0,
-        "xanchor": "left",
-        "y": rounded(at),
-        "yanchor": "bottom",
-        "yshift": 6,
-        "text": plain(title),
-        "showarrow": False,
-        "font": {"size": 12, "color": INK},
-    }
-
-
-def _thin(log: Sequence[Record]) -> list[Record]:
-    """At most `MOST_STEPS` records, evenly spread, the last one among them."""
-    if len(log) <= MOST_STEPS:
-        return list(log)
-    return [log[round(at * (len(log) - 1) / (MOST_STEPS - 1))] for at in range(MOST_STEPS)]
