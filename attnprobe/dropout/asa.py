@@ -83,11 +83,13 @@ class AdversarialSelfAttention(Dropout):
         A row that keeps no valid cell keeps them all.
         """
         site = call.site.index
-        query = call.query.detach().transpose(1, 2).flatten(2)
-        key = expand_groups(call.key, call.site.heads).detach().transpose(1, 2).flatten(2)
+        query, key = (
+            tensor.detach().to(self.bias.dtype).transpose(1, 2).flatten(2)
+            for tensor in (call.query, expand_groups(call.key, call.site.heads))
+        )
         width = query.shape[-1]
         scores = self.query[site](query) @ self.key[site](key).transpose(1, 2) / math.sqrt(width)
-        soft: Tensor = torch.sigmoid(_Reversed.apply(scores + self.bias[site]).float())  # type: ignore[no-untyped-call]
+        soft: Tensor = torch.sigmoid(_Reversed.apply((scores + self.bias[site]).float()))  # type: ignore[no-untyped-call]
         hard = (soft > 0.5).float()
         kept = (hard + soft - soft.detach()).unsqueeze(1)
         nothing = ~((hard.unsqueeze(1) > 0) & call.valid).any(-1, keepdim=True)
