@@ -139,6 +139,15 @@ OPTIONS = {
     "no steps": Bad(f"{NEW} --max-steps 0", 2, ("--max-steps must be at least 1", "not 0")),
     "distill beyond 1": Bad(f"{NEW} --distill 1.5", 2, ("--distill must be from 0 to 1", "not 1.5")),
     "distill NaN": Bad(f"{NEW} --distill nan", 2, ("--distill must be from 0 to 1", "not nan")),
+    "hidden states of frozen weights": Bad(
+        f"{NEW} --distill-hidden 1", 2, ("--distill-hidden needs weights that learn", "give --train all")
+    ),
+    "hidden states without outputs": Bad(
+        f"{NEW} --train all --distill 0 --distill-hidden 1", 2, ("--distill-hidden goes with --distill above 0",)
+    ),
+    "hidden states below 0": Bad(
+        f"{NEW} --train all --distill-hidden -1", 2, ("--distill-hidden must be from 0", "not -1.0")
+    ),
     "lambda 0": Bad(f"{NEW} --lambda 0", 2, ("--lambda must be above 0", "not 0.0")),
     "lambda without bound": Bad(f"{NEW} --lambda inf", 2, ("--lambda must be above 0 and finite", "not inf")),
     "nothing held out": Bad(f"{NEW} --held-out 0", 2, ("--held-out must be above 0 and at most 0.9", "not 0.0")),
