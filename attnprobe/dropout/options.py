@@ -89,10 +89,6 @@ class DropoutOptions:
     own_embeddings: bool = field(
         default=False, metadata={"help": "attendout: the G-Net learns its own embeddings, not the model's, frozen."}
     )
-    lora_rank: int = field(
-        default=0,
-        metadata={"help": "attendout: train two LoRA adapters of this rank on one frozen base (extra `peft`); 0: no."},
-    )
 
     def __post_init__(self) -> None:
         require_choices(
@@ -114,7 +110,6 @@ class DropoutOptions:
         require_whole(
             ("--dropout-step", self.dropout_step, 1),
             ("--gnet-rank", self.gnet_rank, 1),
-            ("--lora-rank", self.lora_rank, 0),
         )
         _ = self.rate_of
 

@@ -68,7 +68,7 @@ def compare_over_seeds(
         ]
     )
     low, high = interval(replicates[None])
-    tail = min(int((replicates <= 0).sum()), int((replicates >= 0).sum()))
+    tail = min(int((~(replicates > 0)).sum()), int((~(replicates < 0)).sum()))  # what is no number is on both sides
     return Comparison(
         difference=float(observed.mean()),
         low=float(low[0]),

@@ -54,5 +54,4 @@ def variant_of(method: str, options: DropoutOptions) -> str:
     parts = [options.gnet_training]
     parts += [options.reward_scope] if options.gnet_training == "reinforce" else []
     parts += [options.reward] if options.reward != "loss" else []
-    parts += [f"LoRA {options.lora_rank}"] if options.lora_rank else []
     return ", ".join(parts)

@@ -189,7 +189,7 @@ def training_arguments(
         fp16=options.fp16,
         seed=seed,
         use_cpu=device.type == "cpu",
-        logging_steps=options.logging_steps,
+        logging_steps=min(options.logging_steps, options.max_steps),
         logging_nan_inf_filter=False,  # it would look at the loss of every step, and wait for the device
         report_to=list(options.report_to) or "none",
         save_strategy="steps" if options.save_steps else "no",

@@ -103,7 +103,7 @@ def test_a_training_is_plain_pytorch(ground: Path, tmp_path: Path) -> None:
         model, encoded = on.session.model, on.lesson.encoded
         order = training_order(encoded.lengths, on.lesson.rows, batch_size=4, batches=3, seed=3)
         learner = Retrofitter(model, None, objective=on.bench.objective, dense=None, distill=0.0).train()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=on.options.learning_rate, weight_decay=0.0)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=on.options.learning_rate, weight_decay=0.0, fused=True)
         with carried(on.session, "mean", lambda: torch.ones(on.sites - 1, 1)):
             for step in range(3):
                 for group in optimizer.param_groups:
