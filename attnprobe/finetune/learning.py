@@ -22,7 +22,6 @@ from attnprobe.dropout.attendout.rewards import Rewards, drawn_from
 from attnprobe.dropout.attendout.rivals import Rivals
 from attnprobe.dropout.base import Dropout, Step
 from attnprobe.dropout.methods import METHODS
-from attnprobe.errors import UsageError
 from attnprobe.finetune.ground import FinetuneGround
 from attnprobe.finetune.memory import peak_memory
 from attnprobe.finetune.points import Training
@@ -173,8 +172,6 @@ def train(ground: FinetuneGround, training: Training, steps: int, folder: Path, 
         stack.enter_context(quiet_transformers())
         learner = stack.enter_context(_learner(ground, training, model, lesson, batch))
         if options.gradient_checkpointing:
-            if not learner.method.recomputable:
-                raise UsageError(f"--gradient-checkpointing can't be had with {training.dropout}: leave either out")
             for net in _nets(learner):
                 stack.enter_context(checkpointing(net))
         callbacks: list[TrainerCallback] = [_Clock(learner, len(lesson.rows), batch)]

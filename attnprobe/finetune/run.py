@@ -17,8 +17,10 @@ from attnprobe.attention import evaluating, find_sites
 from attnprobe.data.batches import Encoded
 from attnprobe.data.sources import DataOptions
 from attnprobe.distributed import is_main, share, take_device
+from attnprobe.dropout.methods import METHODS
 from attnprobe.dropout.options import SCHEDULES, DropoutOptions
 from attnprobe.dropout.schedules import Schedule
+from attnprobe.errors import UsageError
 from attnprobe.export.card import Card
 from attnprobe.export.stock import save_stock
 from attnprobe.export.verification import checks_of
@@ -83,6 +85,9 @@ def run_finetune(
     with laid(name, data, model, options, dropout) as ground:
         sites = find_sites(ground.bench.checkpoint.model)
         trainings = plan_trainings(options, dropout, model.seed)
+        for method in dropout.dropout if options.gradient_checkpointing else ():
+            if not METHODS[method].load().recomputable:
+                raise UsageError(f"--gradient-checkpointing can't be had with {method}: leave either out")
         if "scheduled" in dropout.dropout and dropout.schedule not in SCHEDULES:
             Schedule.read(Path(dropout.schedule), sites=len(sites))
         run = open_training_run(
