@@ -77,6 +77,6 @@ def _keep(run: RunFolder, *_: object) -> None:
     shutil.copy(weights_file(run), run.path / "weights.pt")
 
 
-def rows(run: Path) -> pd.DataFrame:
-    """``finetune.csv`` by training, without the columns that no seed decides."""
+def rows(run: Path) -> Any:
+    """``finetune.csv`` by training, without the columns that no seed decides: a table, whose cells have any type."""
     return pd.read_csv(run / "finetune.csv").drop(columns=UNSEEDED).set_index("training")
